@@ -27,7 +27,7 @@ from distdl_jupyter.api import openapi
 from distdl_jupyter.clusters.slurm.commands import REFUSAL_REMEDIES
 from distdl_jupyter.clusters.ssh.cluster import CAUSES
 from distdl_jupyter.core import collectives, failure, files, limits, registry
-from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
+from distdl_jupyter.core.options import DEFAULTS, OPTIONS, list_flags
 from distdl_jupyter.magic import load
 from distdl_jupyter.server.app import DistDLApp
 from distdl_jupyter.server.handler import HINTS, STATUSES, to_api_error
@@ -117,12 +117,12 @@ def options() -> str:
         "of the form and settings of `%dist_config`. The option names of other tools are accepted too.",
     ]
     names = {
-        "clusters": ", ".join(registry.names("clusters")),
-        "backends": ", ".join(registry.backend_labels()),
+        "clusters": ", ".join(registry.list_names("clusters")),
+        "backends": ", ".join(registry.map_labels()),
     }
-    for name, about in ABOUT.items():
-        default = about.by_default or _default(DEFAULTS[name])
-        facts = [f"Flag: {', '.join(f'`{flag}`' for flag in flags(name))}"]
+    for name, about in OPTIONS.items():
+        default = about.default_text or _default(DEFAULTS[name])
+        facts = [f"Flag: {', '.join(f'`{flag}`' for flag in list_flags(name))}"]
         facts += [f"default: {default}"] if default else []
         facts += [f"also: {', '.join(f'`{alias}`' for alias in about.aliases)}"] if about.aliases else []
         help_ = about.help.format_map(names)
@@ -138,8 +138,8 @@ def plugins() -> str:
         "terminal.",
     ]
     for kind in ("clusters", "backends"):
-        for name in registry.names(kind):
-            fields = [option for option in registry.options(kind, name) if not option.name.startswith("_")]
+        for name in registry.list_names(kind):
+            fields = [option for option in registry.get_options(kind, name) if not option.name.startswith("_")]
             parts += [f"({anchor(f'{kind[:-1]} {name}')})=", f"## {kind[:-1].capitalize()} `{name}`"]
             rows = [
                 (f"`{option.name}`", _text(option.metadata.get("help", "")), _default(_made(option)))
@@ -416,7 +416,7 @@ def statuses() -> Iterator[codes.Entry]:
 
 def tables() -> Iterator[codes.Entry]:
     """Yield the errors whose code, message and remedy are looked up: of the system, of Azure's sign-in and of Slurm."""
-    refusals = dict((*limits.LIMITS.values(), *files.DISK.values(), files.OTHER, ("start-refused", "")))
+    refusals = dict((*limits.LIMITS.values(), *files.DISK_ERRORS.values(), files.OTHER_ERROR, ("start-refused", "")))
     for code, remedy in refusals.items():
         yield codes.Entry(code, "", remedy, "core/limits", 0, explicit=True)
     for pattern, code, remedy in REFUSAL_REMEDIES:

@@ -20,7 +20,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 from distdl_jupyter import attach, jobs
 from distdl_jupyter.core.humanize import duration, number, percent, plural
-from distdl_jupyter.core.logfile import lines_of
+from distdl_jupyter.core.logfile import split_lines
 from distdl_jupyter.environment.horovod import ConsoleProgress
 from distdl_jupyter.jobs.reader import JobReader
 
@@ -112,7 +112,7 @@ class Terminal:
     def _show(self, follower: JobReader) -> None:
         while batch := follower.read():
             self._status.clear()
-            for line in lines_of(batch):
+            for line in split_lines(batch):
                 say(f"  [{'job' if line.rank is None else line.rank}] {line.text}")
         if not follower.view.state.ended:
             self._status(status(follower.view))
@@ -120,7 +120,7 @@ class Terminal:
 
 def status(view: JobView) -> str:
     """Return where a job is in one line: state, phase or progress, newest metrics."""
-    parts = [f"{view.name}: {view.state.value}, {duration(view.elapsed(time.time()))}"]
+    parts = [f"{view.name}: {view.state.value}, {duration(view.compute_elapsed(time.time()))}"]
     if phases := [phase for phase in view.phases if phase.started is not None and phase.seconds is None]:
         parts.append(phases[-1].phase)
     if view.done is not None and view.total:

@@ -3,7 +3,7 @@
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.spec import CodeSource, JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.supervisor.recorder import EventRecorder
 
 
@@ -11,7 +11,7 @@ def job(number=0, state=State.COMPLETED, *, store=None, steps=5, notes=0, **more
     """Return the folder of a job that has ended, or lives (its lock is free) where ``state`` is no end."""
     created = more.pop("created", 1_700_000_000.0 + number)
     spec = JobSpec(
-        **{"id": new_id(created), "name": f"digits {number}", "created": created, "process_count_per_node": 2,
+        **{"id": create_id(created), "name": f"digits {number}", "created": created, "process_count_per_node": 2,
            "source": CodeSource(notebook="training.ipynb"), **more}
     )  # fmt: skip
     store = store or JobStore()

@@ -145,12 +145,12 @@ def install(tmp_path, monkeypatch, code, points):
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
     monkeypatch.setenv("DISTDL_WARM", "off")  # the worker's template looks for modules elsewhere
-    registry._entry_points.cache_clear()
+    registry._scan_entry_points.cache_clear()
 
 
 def forget():
     """Let the registry look again, after the test's paths are gone."""
-    registry._entry_points.cache_clear()
+    registry._scan_entry_points.cache_clear()
 
 
 @pytest.fixture

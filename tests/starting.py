@@ -52,7 +52,7 @@ def template(runtime, tmp_path_factory):
         patch.setenv("DISTDL_WARM_DIR", str(tmp_path_factory.mktemp("template")))
         patch.setenv("DISTDL_WARM", "off" if os.environ.get("DISTDL_TEST_START") == "cold" else "on")
         # Tests with a cache of their own share the template too: torch reads this variable while it is imported.
-        patch.setenv(*machine.compiler_cache())
+        patch.setenv(*machine.get_compiler_cache())
         # A machine that does much else is slow to answer; that is another test's affair.
         patch.setattr(warm_start, "_TIMEOUT", 30.0)
         where, ask = warm_start.files_of(), warm_start.start_warm

@@ -81,7 +81,7 @@ class Plugin:
 @get("/plugins")
 def list_plugins() -> list[Plugin]:
     """List the backends and cluster types with their options, and why some cannot be used."""
-    return [_describe(kind, name) for kind in registry.KINDS for name in registry.names(kind)]
+    return [_describe(kind, name) for kind in registry.KINDS for name in registry.list_names(kind)]
 
 
 def _describe(kind: registry.Kind, name: str) -> Plugin:

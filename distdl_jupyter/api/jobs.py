@@ -67,7 +67,9 @@ def read_row(job: client.Job) -> JobRow:
 def show(reader: PageReader) -> JobDetail:
     """Return everything about a job that is not streamed."""
     environment, is_saved = reader.folder.read_environment(), reader.has_checkpoints
-    return job_page.make_detail(reader.view, reader.spec, time.time(), environment=environment, has_checkpoints=is_saved)
+    return job_page.make_detail(
+        reader.view, reader.spec, time.time(), environment=environment, has_checkpoints=is_saved
+    )
 
 
 @delete("/jobs/{id}", status=204)
@@ -216,7 +218,7 @@ def show_metrics(
     points: Annotated[int, Meta(ge=3, le=1000, description="maximum number of points per rank")] = 1000,
 ) -> dict[str, list[RankCurve]]:
     """Return the series of each rank by metric, reduced to a number of points; short series are exact."""
-    return {metric: reader.book.lines(metric, points) for metric in reader.book.names if name in ("", metric)}
+    return {metric: reader.book.get_curves(metric, points) for metric in reader.book.names if name in ("", metric)}
 
 
 @get("/jobs/{id}/log")
@@ -240,9 +242,9 @@ def show_log(
         return Download(text, "text/plain; charset=utf-8", name)
     end = reader.log.next if before is None else before
     if rank is None:
-        rows = [row for row in reader.window.before(end, limit) if row.n >= first]
+        rows = [row for row in reader.window.read_rows_before(end, limit) if row.n >= first]
     else:
-        rows = [row for row in reader.log.rows_between(first, end) if rank in row.lines][-limit:]
+        rows = [row for row in reader.log.get_rows(first, end) if rank in row.lines][-limit:]
     return job_page.make_log_changes(reader.view, reader.log, rows)
 
 
@@ -347,7 +349,7 @@ def compare_jobs(
     metric = metric or job_table.choose_metric(names)
     return JobComparison(
         metric=metric,
-        bands=tuple(reader.book.band(metric) for reader in readers),
+        bands=tuple(reader.book.get_band(metric) for reader in readers),
         jobs=tuple(job_table.make_entry(reader.folder, reader.view, reader.spec).row for reader in readers),
         metrics=tuple(names),
         rows=job_page.compare_specs([(reader.spec, reader.folder.read_environment()) for reader in readers]),

@@ -25,7 +25,7 @@ from distdl_jupyter.api.call import ServerContext, post
 from distdl_jupyter.api.jobs import find_sweep, read_row
 from distdl_jupyter.core import errors, limits
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed, PluginUnavailable
-from distdl_jupyter.core.machine import requirement
+from distdl_jupyter.core.machine import get_requirement
 from distdl_jupyter.form.schema import FormRequest, FormState
 from distdl_jupyter.jobs import client
 from distdl_jupyter.views.job_table import JobRow
@@ -196,13 +196,13 @@ def _run_process(
     except subprocess.TimeoutExpired:
         raise LaunchFailed(f"{path} did not respond within {seconds:g} s.", code="kernel-python-silent") from None
     except OSError as error:
-        raise limits.launch_failed(f"{path} cannot be started", error) from None
+        raise limits.make_launch_error(f"{path} cannot be started", error) from None
     except ValueError:
         if "No module named" in error_output and "distdl_jupyter" in error_output:
             raise PluginUnavailable(
                 f"{path} does not have this version of distdl_jupyter.",
                 code="kernel-without-package",
-                hint=f"Run: {path} -m pip install --upgrade {requirement()}",
+                hint=f"Run: {path} -m pip install --upgrade {get_requirement()}",
             ) from None
         output = "\n".join(error_output.strip().splitlines()[-_MAX_ERROR_LINES:])
         raise LaunchFailed(f"{path} failed.", code="kernel-python-failed", output=output) from None

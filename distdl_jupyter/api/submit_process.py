@@ -59,7 +59,7 @@ def submit(code: str, *, parameters: str | None = None, **source: Any) -> str:
             return submit_source(code, **source).id
         return _start_sweep(code, parameters, **source).id
     except OSError as error:
-        raise files.disk_refusal(error, store.home()) from None
+        raise files.make_disk_error(error, store.get_home()) from None
 
 
 def _start_sweep(code: str, parameters: str, *, notebook: str, options: Mapping[str, Any]) -> Sweep:
@@ -71,7 +71,7 @@ def _start_sweep(code: str, parameters: str, *, notebook: str, options: Mapping[
             field="parameters",
             hint="Write NAME=VALUES, such as width=64,128.",
         )
-    return sweeps.sweep_draft(_capture(code, space.first_values(varied), notebook), varied, **options)
+    return sweeps.sweep_draft(_capture(code, space.get_first_values(varied), notebook), varied, **options)
 
 
 def compute_form(**request: Any) -> FormState:

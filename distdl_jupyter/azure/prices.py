@@ -23,7 +23,7 @@ from distdl_jupyter.azure import settings
 from distdl_jupyter.azure.rest import RestClient
 from distdl_jupyter.core import files
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.core.machine import cache_directory
+from distdl_jupyter.core.machine import get_cache_directory
 
 SIZE_PREFIX = "Standard_"
 API_VERSION = "2023-01-01-preview"
@@ -78,7 +78,7 @@ def fetch(size: str = "", region: str = "", currency: str = "") -> dict[str, Pri
     prices = select_prices(items, region, currency, time.strftime("%Y-%m-%d"))
     other_prices = {key: price for key, price in _load_cache(region, currency).items() if size and key != name.lower()}
     with contextlib.suppress(OSError):
-        files.write(_get_cache_file(region, currency), msgspec.to_builtins({**other_prices, **prices}))
+        files.write_json(_get_cache_file(region, currency), msgspec.to_builtins({**other_prices, **prices}))
     return prices
 
 
@@ -143,7 +143,7 @@ def select_prices(items: Iterable[Mapping[str, Any]], region: str, currency: str
 
 def _get_cache_file(region: str, currency: str) -> Path:
     cloud = re.sub(r"\W+", "_", settings.read().endpoints.name)
-    return cache_directory() / "azure" / f"prices-{cloud}-{region}-{currency}.json"
+    return get_cache_directory() / "azure" / f"prices-{cloud}-{region}-{currency}.json"
 
 
 def _load_cache(region: str, currency: str) -> dict[str, Price]:

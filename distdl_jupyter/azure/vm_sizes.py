@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import prices
 from distdl_jupyter.azure.prices import SIZE_PREFIX
-from distdl_jupyter.core.aliases import unknown
+from distdl_jupyter.core.aliases import describe_unknown
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import TIMES
 
@@ -156,7 +156,7 @@ def find_size(name: str) -> VmSize:
     if size := names.get(_normalize(name)):
         return size
     raise InvalidSpec(
-        unknown(name, [size.name for size in load_catalogue()], "GPU size"),
+        describe_unknown(name, [size.name for size in load_catalogue()], "GPU size"),
         code="vm-size-unknown",
         field="vm_size",
         hint="To list all sizes, call distdl_jupyter.vm_sizes().",

@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Literal
 
 from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.humanize import plural, size
-from distdl_jupyter.core.machine import gpu_numbers, installed_version
+from distdl_jupyter.core.machine import find_version, list_gpu_numbers
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan, RankSlot
-from distdl_jupyter.core.source import Call, Code
+from distdl_jupyter.core.source import Call, CodeAnalysis
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.worker.hooks import frameworks
 
@@ -64,7 +64,7 @@ class CodePattern:
     #: A regular expression that matches code that uses the backend.
     pattern: str = ""
 
-    def find_initializer(self, code: Code) -> Call | None:
+    def find_initializer(self, code: CodeAnalysis) -> Call | None:
         """Return the first call that initializes communication."""
         calls = (call for call in code.calls if call.last in self.initializers)
         return next((call for call in calls if call.name.startswith(self.package)), None)
@@ -88,7 +88,7 @@ class JobPackage:
 
     def version(self) -> str:
         """Return the installed version, "" if it is not installed."""
-        return installed_version(self.name, *self.alternatives)
+        return find_version(self.name, *self.alternatives)
 
 
 TORCH = JobPackage("torch", "torch")
@@ -141,7 +141,7 @@ class Backend(ABC):
         """Return the packages whose versions are recorded with a job."""
         return ()
 
-    def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
+    def checks(self, code: CodeAnalysis, spec: JobSpec) -> Iterator[Check | None]:
         """Yield the checks of code before the start, besides those by ``usage``; None for one that does not apply."""
         yield check_kernel_memory()
         yield check_cuda(code, spec)
@@ -209,7 +209,7 @@ def check_kernel_memory(modules: Mapping[str, Any] = sys.modules) -> Check | Non
     return Check("GPU memory", "used by this kernel" if findings else "not used by this kernel", findings)
 
 
-def check_cuda(code: Code, spec: JobSpec, devices: Sequence[int] | None = None) -> Check | None:
+def check_cuda(code: CodeAnalysis, spec: JobSpec, devices: Sequence[int] | None = None) -> Check | None:
     """Check that this machine has a GPU for code that uses CUDA; None for other code, and for code that detects GPUs.
 
     ``devices`` are the GPUs of this machine, detected by default. Clusters check other machines.
@@ -219,7 +219,7 @@ def check_cuda(code: Code, spec: JobSpec, devices: Sequence[int] | None = None) 
     calls = [call for call in code.calls if _uses_cuda(call)]
     if not calls:
         return None
-    gpus = gpu_numbers() if devices is None else devices
+    gpus = list_gpu_numbers() if devices is None else devices
     if gpus:
         return Check("CUDA", f"{plural(len(gpus), 'GPU')} here")
     first = next((call for call in calls if call.label in code.training_labels), calls[0])

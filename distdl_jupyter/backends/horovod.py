@@ -34,7 +34,7 @@ from distdl_jupyter.backends.tensorflow import get_keras_version, uses_legacy_ke
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.plan import LaunchCommand, Placement, Plan, RankSlot, Service, option
-from distdl_jupyter.core.source import Code
+from distdl_jupyter.core.source import CodeAnalysis
 from distdl_jupyter.core.spec import JobSpec
 
 INSTALL_HINT = "The first build takes about 4 minutes. Run: distdl install horovod"
@@ -132,7 +132,7 @@ class HorovodBackend(Backend):
         rest = format_versions(package for package in other_packages if package not in (TORCH, TENSORFLOW))
         return ", ".join(filter(None, (build, rest)))
 
-    def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
+    def checks(self, code: CodeAnalysis, spec: JobSpec) -> Iterator[Check | None]:
         """Yield also the checks of Horovod's build, of elastic code and of Keras."""
         yield from super().checks(code, spec)
         yield check_elastic(code, spec)
@@ -289,7 +289,7 @@ def first_exit(text: str) -> tuple[int, int | None, int | None] | None:
 # checks of code -----------------------------------------------------------------------------------
 
 
-def check_build(code: Code, spec: JobSpec, frameworks: Collection[JobPackage]) -> Check | None:
+def check_build(code: CodeAnalysis, spec: JobSpec, frameworks: Collection[JobPackage]) -> Check | None:
     """Check that Horovod was built for TensorFlow; None for code that does not use it, and for other machines."""
     calls = [call for call in code.calls if call.name.startswith(("horovod.tensorflow.", "horovod.check_keras."))]
     if spec.cluster != "local" or not calls or not frameworks:
@@ -307,7 +307,7 @@ def check_build(code: Code, spec: JobSpec, frameworks: Collection[JobPackage]) -
     return Check("Horovod's build", "without TensorFlow", (finding,))
 
 
-def check_elastic(code: Code, spec: JobSpec) -> Check | None:
+def check_elastic(code: CodeAnalysis, spec: JobSpec) -> Check | None:
     """Report that code with ``hvd.elastic.run`` runs as an ordinary job; None for other code."""
     if spec.process_count == 1 or not (code.needs("horovod") and code.uses("elastic")):
         return None
@@ -320,7 +320,7 @@ def check_elastic(code: Code, spec: JobSpec) -> Check | None:
     return Check("Elastic", "all processes end when one fails", (finding,))
 
 
-def check_keras(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
+def check_keras(code: CodeAnalysis, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
     """Check that Keras averages gradients under Horovod; None for code that does not use both.
 
     Horovod's Keras wrappers override a method that Keras 3 no longer calls, so training continues without an error and
@@ -341,7 +341,7 @@ def check_keras(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.e
     return Check("Keras", "gradients would not be averaged", (finding,))
 
 
-def _explain_keras(code: Code) -> str:
+def _explain_keras(code: CodeAnalysis) -> str:
     """Return the remedy: the import to change, and its replacement."""
     lines = [line.strip() for piece in code.texts for line in piece.text.splitlines() if _KERAS_IMPORT.match(line)]
     name = re.search(r"\bas (\w+)", lines[0]) if lines else None

@@ -18,7 +18,7 @@ from distdl_jupyter.backends.base import TENSORFLOW, TRAINERS, Backend, CodePatt
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
-from distdl_jupyter.core.source import Code
+from distdl_jupyter.core.source import CodeAnalysis
 from distdl_jupyter.core.spec import JobSpec
 
 #: The names of TensorFlow's strategy class.
@@ -56,7 +56,7 @@ class TensorFlowBackend(Backend):
         """Return TensorFlow."""
         return (TENSORFLOW,)
 
-    def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
+    def checks(self, code: CodeAnalysis, spec: JobSpec) -> Iterator[Check | None]:
         """Yield also the check that Keras can train under the strategy."""
         yield from super().checks(code, spec)
         yield check_keras_fit(code, spec)
@@ -91,13 +91,13 @@ def _build_environment(placement: Placement, slot: RankSlot, workers: list[str])
     return common_environment(placement, slot) | variables
 
 
-def check_keras_fit(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
+def check_keras_fit(code: CodeAnalysis, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
     """Check that ``Model.fit`` works under MultiWorkerMirroredStrategy; None for code that does not use both.
 
     Keras 3 passes the strategy's distributed batches to TensorFlow unchanged, which fails with "Attempt to convert a
     value (PerReplica" (https://github.com/keras-team/keras/issues/20585); tf_keras supports them.
     """
-    strategy, fit = code.called(*STRATEGY_NAMES), code.called("fit")
+    strategy, fit = code.find_call(*STRATEGY_NAMES), code.find_call("fit")
     if spec.process_count == 1 or strategy is None or fit is None:
         return None
     version, sets_legacy = get_keras_version(), any(LEGACY_VARIABLE in piece.text for piece in code.texts)

@@ -17,9 +17,9 @@ from distdl_jupyter.backends.base import TORCH, TRAINERS, Backend, CodePattern, 
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.machine import gpu_numbers
+from distdl_jupyter.core.machine import list_gpu_numbers
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot, option
-from distdl_jupyter.core.source import Call, Code
+from distdl_jupyter.core.source import Call, CodeAnalysis
 from distdl_jupyter.core.spec import JobSpec
 
 
@@ -82,7 +82,7 @@ class TorchBackend(Backend):
         return {"TORCHELASTIC_RUN_ID": spec.id, "TORCHELASTIC_RESTART_COUNT": str(restart_count),
                 "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts)}  # fmt: skip
 
-    def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
+    def checks(self, code: CodeAnalysis, spec: JobSpec) -> Iterator[Check | None]:
         """Yield also the check that NCCL has enough GPUs."""
         yield from super().checks(code, spec)
         yield check_nccl(code, spec)
@@ -130,14 +130,14 @@ def may_share_gpus(variables: Mapping[str, str]) -> bool:
 
 
 def check_nccl(
-    code: Code, spec: JobSpec, devices: Sequence[int] | None = None, environment: Mapping[str, str] = os.environ
+    code: CodeAnalysis, spec: JobSpec, devices: Sequence[int] | None = None, environment: Mapping[str, str] = os.environ
 ) -> Check | None:
     """Check that this machine has a GPU for each process if the code uses NCCL; None for other code."""
     calls = [(call, _get_transport(call)) for call in code.calls if call.name == "torch.distributed.init_process_group"]
     first = next((call for call, transport in calls if transport == "nccl"), None)
     if spec.cluster != "local" or first is None or may_share_gpus({**environment, **spec.environment_variables}):
         return None
-    count = len(gpu_numbers() if devices is None else devices)
+    count = len(list_gpu_numbers() if devices is None else devices)
     processes = plural(spec.process_count, "process")
     summary = f"{plural(count, 'GPU')} for {processes}"
     if count >= spec.process_count:

@@ -21,7 +21,7 @@ from distdl_jupyter.capture.pickler import PickleReport, dump
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import explain_interrupt
 from distdl_jupyter.core.findings import UndefinedName
-from distdl_jupyter.core.source import Code, CodeText, nested_too_deeply, read
+from distdl_jupyter.core.source import CodeAnalysis, CodeText, analyze, make_nesting_error
 from distdl_jupyter.core.spec import Captured, CodeSource, Kind
 from distdl_jupyter.core.store import JobFolder
 
@@ -75,9 +75,9 @@ class CapturedCode:
             module.copy(folder.code)
 
     @functools.cached_property
-    def facts(self) -> Code:
+    def facts(self) -> CodeAnalysis:
         """The calls and names in the source texts; analyzed once."""
-        return read(self.texts, self.aliases, self.imports)
+        return analyze(self.texts, self.aliases, self.imports)
 
     @property
     def true_arguments(self) -> tuple[str, ...]:
@@ -137,4 +137,4 @@ def explain_packing() -> Iterator[None]:
         try:
             yield
         except RecursionError:
-            raise nested_too_deeply() from None
+            raise make_nesting_error() from None

@@ -29,7 +29,7 @@ from typing import Any
 from distdl_jupyter.capture.notebook import CodeLocation, read_code_text
 from distdl_jupyter.capture.references import READ_OPS, WRITE_OPS, find_reads, iter_instructions
 from distdl_jupyter.core.findings import UndefinedName
-from distdl_jupyter.core.source import dotted_name, parse, parsed
+from distdl_jupyter.core.source import get_dotted_name, parse, try_parse
 from distdl_jupyter.worker.sources import deep_recursion
 
 #: Names that Python sets in every module and class body.
@@ -78,7 +78,7 @@ class CompiledSource:
         """Build from a function; return None if its source is not available."""
         compiled = function.__code__
         text = read_code_text(compiled.co_filename, location)
-        tree = parsed(text.text) if text is not None else None
+        tree = try_parse(text.text) if text is not None else None
         if text is None or tree is None:
             return None
         nodes = [
@@ -307,7 +307,7 @@ def _iter_evaluated_parts(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _ends_process(node: ast.AST) -> bool:
-    calls_exit = isinstance(node, ast.Call) and dotted_name(node.func, {}) in _EXIT_CALLS
+    calls_exit = isinstance(node, ast.Call) and get_dotted_name(node.func, {}) in _EXIT_CALLS
     return calls_exit or (isinstance(node, ast.Name) and node.id == "SystemExit")
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from distdl_jupyter.capture.notebook import CodeLocation, get_shell
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.source import imported, parsed
+from distdl_jupyter.core.source import find_imports, try_parse
 from distdl_jupyter.core.spec import Captured
 from distdl_jupyter.worker.installed import has_packages, list_roots
 
@@ -132,8 +132,8 @@ def find_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalMo
                     field=name,
                     hint=f"Install {name} where the ranks run (pip install), or remove it from sys.path.",
                 )
-            trees = [tree for _, text in module.iter_texts() if (tree := parsed(text)) is not None]
-            pending.extend(name for tree in trees for name in imported(tree))
+            trees = [tree for _, text in module.iter_texts() if (tree := try_parse(text)) is not None]
+            pending.extend(name for tree in trees for name in find_imports(tree))
     return modules
 
 

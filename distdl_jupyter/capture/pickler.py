@@ -26,7 +26,7 @@ import cloudpickle
 
 from distdl_jupyter.capture.references import IPYTHON_PREFIXES, find_imports, find_module, find_reloaded, iter_parts
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.source import dotted_name
+from distdl_jupyter.core.source import get_dotted_name
 from distdl_jupyter.worker.hooks import tensors
 
 #: Supported since Python 3.8; a newer protocol would exclude older workers.
@@ -163,7 +163,7 @@ _TO_OWN_GPU = types.FunctionType(tensors.to_own_gpu.__code__, {"__name__": "__ma
 def wrap_modules(values: Mapping[str, Any], tree: ast.AST) -> dict[str, Any]:
     """Return the values, with modules wrapped so that a rank also imports the submodules that the code uses."""
     modules = {name: value.__name__ for name, value in values.items() if isinstance(value, types.ModuleType)}
-    used_names = {dotted_name(node, modules) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used_names = {get_dotted_name(node, modules) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     wrapped = dict(values)
     for name, module in modules.items():
         loaded_names = {path for path in used_names if isinstance(sys.modules.get(path), types.ModuleType)}

@@ -127,7 +127,9 @@ def _list_subscriptions(args: argparse.Namespace) -> Reply:
     selected_id = settings.read().subscription_id
     rows = [("*" if item.id == selected_id else "", item.name, item.id, item.state) for item in subscriptions]
     message = "The account has no access to any subscription."
-    return Reply(subscriptions, table.text(table.WholeRows([("", "NAME", "ID", "STATE"), *rows])) if rows else message)
+    return Reply(
+        subscriptions, table.format_text(table.WholeRows([("", "NAME", "ID", "STATE"), *rows])) if rows else message
+    )
 
 
 # sizes and prices -------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ def _list_vm_sizes(args: argparse.Namespace) -> Reply:
         retired=args.retired,
     )
     priced = [(size, prices.find_cached(size.name, args.region, args.currency)) for size in sizes]
-    lines = [table.text([_COLUMNS, *(_format_row(size, price) for size, price in priced)])] if priced else []
+    lines = [table.format_text([_COLUMNS, *(_format_row(size, price) for size, price in priced)])] if priced else []
     lines.append(f"{plural(len(priced), 'size')}. Catalog: Microsoft documentation, {get_catalogue_date()}.")
     lines += [f"Prices: {source}." for source in dict.fromkeys(price.source for _, price in priced if price)]
     return Reply([_to_dict(size, price) for size, price in priced], "\n".join(lines))

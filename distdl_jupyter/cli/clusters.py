@@ -16,7 +16,7 @@ from distdl_jupyter.clusters import cluster_configs, handle
 from distdl_jupyter.clusters.base import Provisioner
 from distdl_jupyter.clusters.status import probe_all
 from distdl_jupyter.core import registry, table
-from distdl_jupyter.core.aliases import unknown
+from distdl_jupyter.core.aliases import describe_unknown
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form.arguments import Parser, add_option
 
@@ -31,7 +31,7 @@ def add_commands(commands: Any) -> None:
     group = add_group(commands, "clusters", _list, "list, add, show, check and remove clusters", reads=True)
 
     command = _add_named(group, "add", _add, "add a cluster: a name for a cluster type with its options")
-    command.add_argument("kind", help=f"one of {', '.join(registry.names('clusters'))}")
+    command.add_argument("kind", help=f"one of {', '.join(registry.list_names('clusters'))}")
     _add_options(command, "options of the cluster type; list them with: distdl clusters add NAME KIND --help")
     command = _add_named(group, "change", _change, "change options of a cluster")
     _add_options(command, 'options of its type; an empty value "" restores the default')
@@ -100,10 +100,10 @@ def _change(args: argparse.Namespace) -> None:
 
 def _parse_options(call: str, kind: str, arguments: list[str]) -> dict[str, Any]:
     """Parse the options of a cluster type. Raises InvalidSpec."""
-    kinds = registry.names("clusters")
+    kinds = registry.list_names("clusters")
     if kind not in kinds:
-        raise InvalidSpec(unknown(kind, kinds, "cluster type"), code="cluster-kind-unknown", field="kind")
-    fields = registry.options("clusters", kind)
+        raise InvalidSpec(describe_unknown(kind, kinds, "cluster type"), code="cluster-kind-unknown", field="kind")
+    fields = registry.get_options("clusters", kind)
     if arguments and not fields:
         raise InvalidSpec(
             f"The cluster type {kind} has no options.", code="cluster-kind-without-options", field="options"
@@ -116,9 +116,9 @@ def _show(args: argparse.Namespace) -> Reply:
     (status,) = probe_all([cluster.target], 2 * TIMEOUT_SECONDS)
     if args.json:
         return Reply(status)
-    lines = [table.text(handle.build_cluster_rows([status]))]
+    lines = [table.format_text(handle.build_cluster_rows([status]))]
     lines += [f"{name}: {value}" for name, value in cluster.options.items()]
-    nodes = [table.text(handle.build_node_rows(status.nodes))] if status.nodes else []
+    nodes = [table.format_text(handle.build_node_rows(status.nodes))] if status.nodes else []
     return Reply(cluster, "\n".join([*lines, *nodes]))
 
 
@@ -143,7 +143,7 @@ def _list_machines(args: argparse.Namespace) -> Reply:
     empty_message = (
         "No cluster has machines that distdl can create. Add one, for example: distdl clusters add gpu azureml --help"
     )
-    return Reply(statuses, table.text(handle.build_cluster_rows(statuses)) if statuses else empty_message)
+    return Reply(statuses, table.format_text(handle.build_cluster_rows(statuses)) if statuses else empty_message)
 
 
 def _list_sizes(args: argparse.Namespace) -> Any:

@@ -12,7 +12,7 @@ from distdl_jupyter.cli import show
 from distdl_jupyter.cli.command import Reply, add_command, escape_unencodable, find_job, parse_ranks
 from distdl_jupyter.core.errors import JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import clock, plural, short_id
-from distdl_jupyter.core.options import ABOUT
+from distdl_jupyter.core.options import OPTIONS
 from distdl_jupyter.form import arguments
 from distdl_jupyter.node.resources import SAMPLE_SECONDS
 from distdl_jupyter.views.wire import encode
@@ -177,7 +177,7 @@ def _print_log(args: argparse.Namespace) -> None:
 
 def _count_lines(view: Any, rank: int | None) -> int:
     """Return the current number of lines of one rank, or of the job if ``rank`` is None."""
-    source = view if rank is None else view.rank(rank)
+    source = view if rank is None else view.find_rank(rank)
     return int(source.lines) if source else 0
 
 
@@ -269,7 +269,7 @@ def _stop(args: argparse.Namespace) -> None:
     if args.no_wait:
         print(f"{'Killing' if args.now else 'Canceling'} job {job.name} ({short_id(job.id)}).")
         return
-    if (supervisor := job.folder.supervisor()).is_elsewhere:
+    if (supervisor := job.folder.read_supervisor()).is_elsewhere:
         print(supervisor.describe(), file=sys.stderr)
     print(f"{job.name} {short_id(job.id)} {job.wait().state.value}")
 
@@ -307,7 +307,7 @@ def _show_queue(args: argparse.Namespace) -> Any:
     if args.first or args.priority:
         number, id_ = args.priority or (None, args.first)
         job = find_job(id_)
-        priority = None if number is None else ABOUT["priority"].check(arguments.parse_value(number), "priority")
+        priority = None if number is None else OPTIONS["priority"].check(arguments.parse_value(number), "priority")
         print(f"{job.name} {short_id(job.id)} has priority {job_queue.prioritize(job.id, priority)}")
         return None
     if args.move:

@@ -18,7 +18,7 @@ from distdl_jupyter.cli.jobs import format_prefix
 from distdl_jupyter.core.aliases import OTHER_FLAGS
 from distdl_jupyter.core.errors import InvalidSpec, explain
 from distdl_jupyter.core.humanize import finding, findings, listing, number, short_id
-from distdl_jupyter.core.options import ABOUT, flags
+from distdl_jupyter.core.options import OPTIONS, list_flags
 from distdl_jupyter.core.state import State
 from distdl_jupyter.form import arguments
 
@@ -87,7 +87,7 @@ def _add_rerun(commands: Any, name: str, text: str, start: Callable[[Job, argpar
         return _report(start(find_job(args.id), args), args)
 
     command = add_command(commands, name, run, text, job="required")
-    arguments.add_job_flags(command, by_default="as in the old job")
+    arguments.add_job_flags(command, default_text="as in the old job")
     command.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
     return command
 
@@ -198,7 +198,7 @@ def _list_launcher_backends() -> dict[str, str]:
     """Return the launcher programs that distdl submit replaces, with the backend for each."""
     from distdl_jupyter.core import registry
 
-    return {program: label for backend in registry.backends() for program, label in backend.replaces.items()}
+    return {program: label for backend in registry.load_backends() for program, label in backend.replaces.items()}
 
 
 #: Flags that many scripts define, too.
@@ -207,7 +207,7 @@ _SCRIPT_FLAGS = ("-b", "--name", "--data", "--env", "--outputs", "--use-gpu", "-
 
 def _warn_misplaced(args: argparse.Namespace) -> None:
     """Warn of arguments after the script that look like options of this command."""
-    options = {flag for name in ABOUT for flag in flags(name)}.difference(_SCRIPT_FLAGS)
+    options = {flag for name in OPTIONS for flag in list_flags(name)}.difference(_SCRIPT_FLAGS)
     misplaced = [argument for argument in args.arguments if argument.partition("=")[0] in options]
     if misplaced:
         verb = "is" if len(misplaced) == 1 else "are"
@@ -228,7 +228,7 @@ def _get_all_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def _get_job_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the common options of jobs on the command line."""
-    options = {name: getattr(args, name) for name in ABOUT if hasattr(args, name)}
+    options = {name: getattr(args, name) for name in OPTIONS if hasattr(args, name)}
     if "environment_variables" in options:
         options["environment_variables"] = arguments.parse_env(options["environment_variables"])
     return options

@@ -32,17 +32,17 @@ def describe_job(job: Job) -> Iterator[str]:
         position = f"Position {view.queue.position} of {view.queue.of}: " if view.queue.position else ""
         yield f"{position}{view.queue.why}"
     if view.staging:
-        yield table.text([_STAGING_COLUMNS, *map(format_staging_row, view.staging)])
+        yield table.format_text([_STAGING_COLUMNS, *map(format_staging_row, view.staging)])
     if view.stall is not None and not view.state.ended:
         yield f"The last progress was {duration(max(0.0, now - view.stall.since))} ago."
         if view.stall.collectives:
-            yield table.text(collectives.table_rows(view.stall.collectives))
+            yield table.format_text(collectives.build_table(view.stall.collectives))
         yield f"Show the stack traces: distdl stacks {short_id(view.id)}"
     for note in view.notes:
         yield f"{note['level'].capitalize()}: {note['text']}"
     ranks = map(make_rank_row, view.ranks)
     rows = ((str(row.rank), row.host, str(row.pid or ""), row.how or row.status) for row in ranks)
-    yield table.text([("Rank", "Host", "Pid", "State"), *rows])
+    yield table.format_text([("Rank", "Host", "Pid", "State"), *rows])
 
 
 def format_staging_row(row: StagingView) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.core import files, redact, registry
-from distdl_jupyter.core.aliases import unknown
+from distdl_jupyter.core.aliases import describe_unknown
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.worker.secret_patterns import looks_secret
@@ -59,7 +59,7 @@ def list_clusters() -> list[ClusterConfig]:
 def list_defaults() -> list[ClusterConfig]:
     """Return a cluster for each kind that works without options."""
     configs = []
-    for kind in registry.names("clusters"):
+    for kind in registry.list_names("clusters"):
         try:
             options = registry.get("clusters", kind).default_options()
         except PluginUnavailable:
@@ -76,24 +76,24 @@ def get(name: str) -> ClusterConfig:
         return configs[name]
     text = f"{name} is a type of cluster, not the name of a cluster."
     hint = f'Add one with add_cluster("lab", "{name}", ...) or distdl clusters add lab {name}.'
-    if name not in registry.names("clusters"):
-        hint = unknown(name, list(configs), "cluster").partition(". ")[2]
+    if name not in registry.list_names("clusters"):
+        hint = describe_unknown(name, list(configs), "cluster").partition(". ")[2]
         text = f"Unknown cluster {name!r}."
     raise ClusterNotFound(text, code="cluster-not-in-list", hint=hint)
 
 
 def list_names() -> list[str]:
     """Return all values of ``compute_target``: kinds, then named clusters."""
-    return [*registry.names("clusters"), *(config.name for config in list_named())]
+    return [*registry.list_names("clusters"), *(config.name for config in list_named())]
 
 
 def find(name: str) -> ClusterConfig:
     """Return the cluster that ``compute_target`` names. Raises InvalidSpec, which lists all clusters."""
-    if name in registry.names("clusters"):
+    if name in registry.list_names("clusters"):
         return ClusterConfig(name, name, registry.get("clusters", name).default_options() or {})
     config = next((config for config in list_named() if config.name == name), None)
     if config is None:
-        text, field = unknown(name, list_names(), "cluster"), "compute_target"
+        text, field = describe_unknown(name, list_names(), "cluster"), "compute_target"
         raise InvalidSpec(text, code="cluster-unknown", field=field, hint=f"To add it, call add_cluster({name!r}, ...)")
     return config
 
@@ -104,7 +104,7 @@ def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
         hint = "Use 1 to 40 letters, digits, dots, dashes and underscores, starting with a letter or digit."
         text = f"{name!r} is not a valid cluster name."
         raise InvalidSpec(text, code="cluster-name-invalid", field="name", hint=hint)
-    if name in registry.names("clusters"):
+    if name in registry.list_names("clusters"):
         text = f"{name} is a cluster type and cannot be the name of a cluster."
         raise InvalidSpec(text, code="cluster-name-is-a-kind", field="name")
     checked_options = _check_options(kind, options)
@@ -144,8 +144,8 @@ def refuse_active(name: str, active: Sequence[object]) -> None:
 
 def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options, normalized by the kind's ``Options`` class. Raises InvalidSpec."""
-    if kind not in (kinds := registry.names("clusters")):
-        raise InvalidSpec(unknown(kind, kinds, "cluster type"), code="cluster-kind-unknown", field="kind")
+    if kind not in (kinds := registry.list_names("clusters")):
+        raise InvalidSpec(describe_unknown(kind, kinds, "cluster type"), code="cluster-kind-unknown", field="kind")
     if secret := next((name for name in options if looks_secret(name)), ""):
         text = f"{secret} looks like a secret, which must not be stored. Put it into an environment variable."
         raise InvalidSpec(text, code="cluster-option-secret", field=secret)
@@ -180,6 +180,6 @@ def _edit_entries() -> Iterator[dict[str, dict[str, Any]]]:
         fcntl.flock(folder, fcntl.LOCK_EX)
         entries = _read_entries(path)
         yield entries
-        files.write(path, {"version": 1, "clusters": entries})
+        files.write_json(path, {"version": 1, "clusters": entries})
     finally:
         os.close(folder)

@@ -35,7 +35,7 @@ def select_for_local_ranks(submitters: Mapping[str, str]) -> dict[str, str]:
     environment = {n: value for n, value in submitters.items() if n in inherited or not n.startswith("DISTDL_")}
     if environment.get("MPLBACKEND", "").startswith(_NOTEBOOK_BACKENDS):
         del environment["MPLBACKEND"]  # the notebook's backend does not work in a rank
-    environment.setdefault(*machine.compiler_cache())
+    environment.setdefault(*machine.get_compiler_cache())
     return environment | HASH_SEED
 
 

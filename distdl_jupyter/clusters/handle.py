@@ -235,12 +235,12 @@ def list_choices(kind: str, option: str, options: Mapping[str, Any]) -> list[Opt
 def list_active_jobs(name: str) -> list[JobFolder]:
     """Return the jobs on a cluster without an end in their summary or in their last events."""
     active = []
-    for folder in JobStore().folders():
+    for folder in JobStore().list_folders():
         with contextlib.suppress(DistDLError):  # skip jobs that cannot be read
-            if folder.spec().compute_target != name or folder.summary.exists():
+            if folder.read_spec().compute_target != name or folder.summary.exists():
                 continue
-            position = max(0, events.size(folder.events) - _TAIL_BYTES)
-            last_events = (event for batch, _ in events.batches(folder.events, position) for event in batch)
+            position = max(0, events.get_size(folder.events) - _TAIL_BYTES)
+            last_events = (event for batch, _ in events.read_batches(folder.events, position) for event in batch)
             if not any(event["type"] == "state" and event.get("state") in ENDED for event in last_events):
                 active.append(folder)
     return active

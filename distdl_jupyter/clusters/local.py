@@ -21,7 +21,7 @@ from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run, RunNot
 from distdl_jupyter.core import limits, machine
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, option, with_ports
+from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, assign_ports, option
 from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.spec import JobSpec
@@ -72,16 +72,16 @@ class LocalCluster(Cluster):
 
     def process_count_per_node(self, options: Any, *, use_gpu: bool | None) -> int:
         """Return the number of GPUs, or 1 without GPUs."""
-        return max(1, len(machine.gpu_numbers())) if use_gpu is not False else 1
+        return max(1, len(machine.list_gpu_numbers())) if use_gpu is not False else 1
 
     def detail(self, options: Any) -> str:
         """Return the cores and GPUs of this machine: "2 cores, no GPU"."""
-        count = len(machine.gpu_numbers())
+        count = len(machine.list_gpu_numbers())
         return f"{plural(cores(), 'core')}, {plural(count, 'GPU') if count else 'no GPU'}"
 
     def list_nodes(self, options: Any) -> list[NodeInfo]:
         """Return this machine; emulated nodes are not listed."""
-        devices, load = machine.gpus(), round(os.getloadavg()[0], 1)
+        devices, load = machine.list_gpus(), round(os.getloadavg()[0], 1)
         name, gpu_name = socket.gethostname(), next((gpu.name for gpu in devices), "")
         python = platform.python_version()
         return [NodeInfo(name, gpus=len(devices), gpu_name=gpu_name, cores=cores(), python=python, load=load)]
@@ -95,7 +95,7 @@ class LocalCluster(Cluster):
             node_count = max(context.min_node_count, spec.node_count - len(context.lost_nodes))
             spec = dataclasses.replace(spec, node_count=node_count)
         placement = self._build_placement(spec, options, self._gpu_numbers)
-        for shortage in limits.shortages(spec.process_count, headroom.read_remaining()):
+        for shortage in limits.find_shortages(spec.process_count, headroom.read_remaining()):
             if shortage.level == "error":
                 raise LaunchFailed(f"{shortage.message}.", code="local-no-room", hint=shortage.remedy)
             if not context.restart:
@@ -108,7 +108,7 @@ class LocalCluster(Cluster):
             self._staged = _run_stagers(spec, placement, context.staging, context)
         try:
             reserved = tuple(self._ports.reserve(ports, _ADDRESS))
-            placement = with_ports(placement, context.rank_ports, rank_ports)
+            placement = assign_ports(placement, context.rank_ports, rank_ports)
         except OSError as error:
             raise LaunchFailed(f"Cannot reserve ports for the ranks: {error}.", code="local-ports-not-free") from error
         return dataclasses.replace(placement, ports=reserved)
@@ -121,7 +121,7 @@ class LocalCluster(Cluster):
         self, spec: JobSpec, options: Any, *, blocked: bool = False, number: int | None = None
     ) -> QueueView | None:
         """Acquire GPUs, cores and memory for all processes, or return the position in the queue."""
-        devices = machine.gpus() if spec.use_gpu is not False else ()
+        devices = machine.list_gpus() if spec.use_gpu is not False else ()
         need = queueing.compute_need(spec, spec.process_count, [gpu.uuid for gpu in devices])
         if not need and not blocked and self._slot is None:
             return None
@@ -153,9 +153,9 @@ class LocalCluster(Cluster):
         """Place the ranks on the GPUs with these numbers, None for all GPUs of this machine."""
         devices = gpu_numbers
         if devices is None:
-            devices = machine.gpu_numbers() if spec.use_gpu is not False else []
+            devices = machine.list_gpu_numbers() if spec.use_gpu is not False else []
         oversubscribe = getattr(options, "oversubscribe", False)
-        if (limit := limits.rank_limit(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
+        if (limit := limits.check_rank_count(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
             text, field = f"{limit.message}.", "process_count_per_node"
             raise InvalidSpec(text, code="too-many-local-processes", field=field, hint=limit.remedy)
         queueing.refuse_excess(spec, spec.process_count, len(devices), headroom.cores(), headroom.read_memory_limit())
@@ -215,6 +215,6 @@ def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, conte
         try:
             return stagers.LocalStager(node, hosts[node], spec.python or sys.executable, variables)
         except OSError as error:
-            raise limits.launch_failed("Cannot start the program that copies the data", error) from error
+            raise limits.make_launch_error("Cannot start the program that copies the data", error) from error
 
     return stagers.run(start, sorted(hosts), staging, context.report)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import plural, short_id
-from distdl_jupyter.core.queue import Holding, QueueView, amount, reason
+from distdl_jupyter.core.queue import Holding, QueueView, format_amount, format_reason
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import slots
 from distdl_jupyter.node.slots import QueueEntry, QueuePosition, ResourceRequest
@@ -35,7 +35,7 @@ def refuse_excess(
     for name, share, limit in zip(("gpus", "cores", "memory"), requests, (gpus, cores, memory), strict=True):
         if not share or limit is None or share * processes <= limit:
             continue
-        single, total, maximum = (amount(name, value) for value in (share, share * processes, limit))
+        single, total, maximum = (format_amount(name, value) for value in (share, share * processes, limit))
         subject = "The job needs" if processes == 1 else f"{plural(processes, 'process')} with {single} each need"
         text = f"{subject} {total}, but {host or 'this machine'} has {maximum if limit else 'none'}."
         if name == "gpus":
@@ -66,7 +66,7 @@ def build_view(
     return QueueView(
         position=position.position,
         of=position.waiting_count,
-        why=position.problem or reason(amounts, position.missing, holder_names),
+        why=position.problem or format_reason(amounts, position.missing, holder_names),
         priority=priority,
         needs=amounts,
         free=dict(position.free),

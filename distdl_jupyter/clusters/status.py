@@ -131,7 +131,7 @@ def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = Non
 
 def get_needs(backend_label: str) -> dict[str, Sequence[str]]:
     """Return the ``modules`` and ``programs`` that a backend needs on every node. Raises InvalidSpec."""
-    backend, options = registry.backend(backend_label, {})
+    backend, options = registry.load_backend(backend_label, {})
     return {"modules": backend.modules(options), "programs": backend.programs(options)}
 
 

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.data import VARIABLE
+from distdl_jupyter.core.data import VARIABLE_PREFIX
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.worker import report
 
@@ -96,7 +96,7 @@ class PyTorch:
         path = str(getattr(value, "path_on_datastore", None) or "").strip("/.")
         name = re.sub(r"\W", "_", f"{datastore.name}/{path}".strip("/"), flags=re.ASCII)[:40]
         self._data[name] = f"blob://{datastore.account_name}/{datastore.container_name}/{path}".rstrip("/")
-        return f"${VARIABLE}{name.upper()}"
+        return f"${VARIABLE_PREFIX}{name.upper()}"
 
 
 @dataclasses.dataclass

@@ -17,7 +17,7 @@ from typing import Any
 
 from distdl_jupyter import capture
 from distdl_jupyter.core.aliases import override
-from distdl_jupyter.core.data import VARIABLE
+from distdl_jupyter.core.data import VARIABLE_PREFIX
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.jobs import client
 
@@ -154,7 +154,7 @@ class _ImportedJob:
             raise _make_missing_path_error(match[1])
         name = re.sub(r"[^A-Za-z0-9]", "_", match[1])[:40]
         self._data[name] = address
-        return f"${VARIABLE}{name.upper()}"
+        return f"${VARIABLE_PREFIX}{name.upper()}"
 
     def _add_output(self, output: Mapping[str, str]) -> None:
         folder = f"$DISTDL_JOB_DIR/outputs/{output.get('pathSuffix', output['id'])}"

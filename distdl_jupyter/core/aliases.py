@@ -14,12 +14,14 @@ from distdl_jupyter.core import options
 from distdl_jupyter.core.errors import InvalidSpec
 
 #: Aliases of the options of every job, with the primary name.
-ALIASES: dict[str, str] = {alias: name for name, about in options.ABOUT.items() for alias in about.aliases}
+ALIASES: dict[str, str] = {alias: name for name, option in options.OPTIONS.items() for alias in option.aliases}
 
 #: Aliases for the total number of processes, which is divided by the number of nodes.
-TOTALS = ("np", "num_proc", "num_processes", "num_workers")
+TOTAL_NAMES = ("np", "num_proc", "num_processes", "num_workers")
 #: Maps the command-line flag of each alias to its name, except ``--env`` and ``--use-gpu``, which are primary flags.
-OTHER_FLAGS = {f"--{name.replace('_', '-')}": name for name in (*ALIASES, *TOTALS) if name not in ("env", "useGpu")}
+OTHER_FLAGS = {
+    f"--{name.replace('_', '-')}": name for name in (*ALIASES, *TOTAL_NAMES) if name not in ("env", "useGpu")
+}
 
 
 def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, Any]:
@@ -35,7 +37,7 @@ def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, A
     spellings: dict[str, str] = {}
     totals: dict[str, Any] = {}
     for name, value in arguments.items():
-        if name in TOTALS:
+        if name in TOTAL_NAMES:
             totals[name] = value
             continue
         if name == "local_mode":
@@ -45,7 +47,7 @@ def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, A
         primary = ALIASES.get(name, name)
         if primary not in allowed:
             hint = "%%distributed? and 'distdl submit --help' list all options."
-            raise InvalidSpec(unknown(name, allowed), code="option-unknown", field=name, hint=hint)
+            raise InvalidSpec(describe_unknown(name, allowed), code="option-unknown", field=name, hint=hint)
         if primary in options and options[primary] != value:
             values = f"{options[primary]!r} and {value!r}"
             message = f"{spellings[primary]} and {name} are the same option, but their values differ: {values}."
@@ -77,13 +79,13 @@ def _apply_totals(totals: dict[str, Any], resolved: dict[str, Any], spellings: d
 
 
 def override(options: Mapping[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``options`` updated with ``later``; an alias replaces its primary name, and vice versa."""
+    """Return ``options`` updated with ``updates``; an alias replaces its primary name, and vice versa."""
     replaced = {_primary_name(name) for name in updates}
     return {name: value for name, value in options.items() if _primary_name(name) not in replaced} | dict(updates)
 
 
 def _primary_name(name: str) -> str:
-    return "process_count_per_node" if name in TOTALS else ALIASES.get(name, name)
+    return "process_count_per_node" if name in TOTAL_NAMES else ALIASES.get(name, name)
 
 
 #: Maximum number of names in an error message: of all allowed names, and of similar names.
@@ -95,7 +97,7 @@ _ELASTIC_OPTIONS = ("elastic", "min_np", "min_num_proc", "min_process_count", "h
 _MIN_SIMILARITY, _MAX_SIMILARITY_GAP = 0.65, 0.2
 
 
-def unknown(
+def describe_unknown(
     name: str, allowed: Iterable[str], kind: str = "option", where: str = "", *, aliases: Mapping[str, str] = ALIASES
 ) -> str:
     """Return the error message for an unknown name with the nearest allowed names.

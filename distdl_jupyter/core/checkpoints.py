@@ -20,13 +20,13 @@ from pathlib import Path
 from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import count, listing
-from distdl_jupyter.core.options import Keep
+from distdl_jupyter.core.options import KeepRule
 from distdl_jupyter.core.series import Row, SeriesBook
 from distdl_jupyter.core.store import JobFolder, is_id
 from distdl_jupyter.worker.hooks import frameworks
 
 #: Maximum number of entries read from a folder, and maximum bytes of a file that may name the newest checkpoint.
-_MAX_ENTRIES, _MAX_POINTER = 20_000, 4096
+_MAX_ENTRIES, _MAX_POINTER_BYTES = 20_000, 4096
 _STEP = re.compile(r"(?:global_?step|step|iter(?:ation)?|checkpoint|ckpt)[-_=]?(\d{1,15})(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,15}")
 #: A file that is still being written, such as ``path.with_suffix(".new")``, or a hidden file.
@@ -38,7 +38,7 @@ _OTHER_FILE = re.compile(r".*\.(?:txt|json|ya?ml|toml|csv|log|md|py|html|png|svg
 _SHARD, _FOLDER_FILE = re.compile(frameworks.SHARD_RE), re.compile(frameworks.FOLDER_RE)
 _PIECE = re.compile(frameworks.PIECE_RE)
 #: Seconds without a change after which a checkpoint counts as complete.
-_SETTLE_TIME = 30.0
+_SETTLE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Checkpoint:
         return (-1.0 if self.step is None else self.step, self.modified)
 
 
-def inherited_curves(folder: JobFolder) -> SeriesBook:
+def read_inherited_curves(folder: JobFolder) -> SeriesBook:
     """Return the curves of the earlier jobs whose checkpoints this job resumed, as far back as they exist.
 
     Reports of the job itself replace the same and later steps.
@@ -99,7 +99,7 @@ def inherited_curves(folder: JobFolder) -> SeriesBook:
     ancestors: list[JobFolder] = []
     current = folder
     with contextlib.suppress(DistDLError):  # removed or unreadable
-        while is_id(id_ := current.spec().resumed_from) and id_ not in {job.id for job in ancestors}:
+        while is_id(id_ := current.read_spec().resumed_from) and id_ not in {job.id for job in ancestors}:
             current = JobFolder(current.path.with_name(id_))
             ancestors.append(current)
     book = SeriesBook()
@@ -110,9 +110,9 @@ def inherited_curves(folder: JobFolder) -> SeriesBook:
     return book
 
 
-def of_job(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
-    """Return the checkpoints of a job, newest first. ``book`` has its curves, including the ``inherited_curves``."""
-    curves = {name: book.band(name).rows for name in book.names}
+def find_all(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
+    """Return the checkpoints of a job, newest first. ``book`` has its curves, including inherited ones."""
+    curves = {name: book.get_band(name).rows for name in book.names}
     checkpoints = []
     for checkpoint in search(folder.checkpoints):
         latest: dict[str, Row] = {}
@@ -139,7 +139,7 @@ def search(root: Path, inside: str = "") -> Iterator[Checkpoint]:
     prefix = f"{inside}/" if inside else ""
     files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
     is_folder = any(_SHARD.fullmatch(file.name) or _FOLDER_FILE.fullmatch(file.name) for file in files)
-    if inside and files and (is_folder or step_in(inside) is not None):
+    if inside and files and (is_folder or parse_step(inside) is not None):
         members = [Path(folder, name) for folder, _, names in os.walk(root / inside) for name in names]
         yield _make_checkpoint(root, inside, (inside,), members)
         return
@@ -152,7 +152,7 @@ def search(root: Path, inside: str = "") -> Iterator[Checkpoint]:
             continue
         with contextlib.suppress(OSError):
             # A small file without a suffix names the newest checkpoint.
-            if "." in file.name or file.stat(follow_symlinks=False).st_size > _MAX_POINTER:
+            if "." in file.name or file.stat(follow_symlinks=False).st_size > _MAX_POINTER_BYTES:
                 piece = _PIECE.fullmatch(file.name)
                 groups.setdefault(piece[1] if piece else file.name, []).append(file)
     for name, pieces in groups.items():
@@ -168,11 +168,11 @@ def _make_checkpoint(root: Path, path: str, parts: Sequence[str], files: Iterabl
         with contextlib.suppress(OSError):
             stats.append(os.lstat(file))
     size, modified = sum(stat.st_size for stat in stats), max((stat.st_mtime for stat in stats), default=0.0)
-    step = step_in(path)
+    step = parse_step(path)
     return Checkpoint(root, path, tuple(parts), size, modified, len(stats), step, is_named=step is not None)
 
 
-def step_in(path: str) -> float | None:
+def parse_step(path: str) -> float | None:
     """Return the step in the last part of a path that contains a step, or None."""
     for part in reversed(path.split("/")):
         if steps := _STEP.findall(part):
@@ -229,7 +229,10 @@ def copy(source: Checkpoint, target: Path, copy_file: Callable[[str, str], str])
             if path.is_symlink():
                 if path.readlink().name in names:
                     destination.symlink_to(source.name)
-            elif path.stat().st_size <= _MAX_POINTER and path.read_bytes().strip().decode("utf-8", "replace") in names:
+            elif (
+                path.stat().st_size <= _MAX_POINTER_BYTES
+                and path.read_bytes().strip().decode("utf-8", "replace") in names
+            ):
                 destination.write_text(source.name, encoding="utf-8")
             else:
                 copy_file(str(path), str(destination))
@@ -252,7 +255,7 @@ def is_unchanged(checkpoint: Checkpoint) -> bool:
 # retention --------------------------------------------------------------------------------------
 
 
-def find_superfluous(keep: Keep, checkpoints: Sequence[Checkpoint], now: float) -> list[Checkpoint]:
+def find_superfluous(keep: KeepRule, checkpoints: Sequence[Checkpoint], now: float) -> list[Checkpoint]:
     """Return the checkpoints to delete: complete ones that are not among the newest and best steps of their group.
 
     Names in a group differ only in numbers, so ``best.pt`` or a vocabulary next to ``step-400.pt`` is not deleted. All
@@ -262,7 +265,7 @@ def find_superfluous(keep: Keep, checkpoints: Sequence[Checkpoint], now: float) 
     for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.order, reverse=True):
         if not checkpoint.is_alias and checkpoint.path != ".":
             groups.setdefault(re.sub(r"\d+", "", checkpoint.path), []).append(checkpoint)
-    candidates, settled = [], now - _SETTLE_TIME
+    candidates, settled = [], now - _SETTLE_SECONDS
     for group in groups.values():
         rated = [checkpoint for checkpoint in group if keep.metric in checkpoint.metrics]
         rated.sort(key=lambda checkpoint: checkpoint.metrics[keep.metric], reverse=keep.highest)

@@ -50,7 +50,7 @@ UNEVEN_REMEDY = (
 #: Operations that need tensors of the same sizes on all ranks.
 _SAME_SIZE_OPERATIONS = ("all_reduce", "allreduce", "broadcast", "all_gather", "reduce")
 _MAX_POSITIONS = 4
-#: The titles of the columns of ``table_rows``.
+#: The titles of the columns of ``build_table``.
 COLUMNS = ("Ranks", "Last operation", "Number", "Sizes", "State", "Line")
 
 
@@ -180,7 +180,7 @@ def explain(
         first, second = sorted((call, other), key=lambda collective: collective.ranks)
         if (call.operation, call.caller) != (other.operation, other.caller):
             text = (
-                f"The ranks made different calls: {format_ranks(first.ranks)} {_wait_verb(first)} in "
+                f"The ranks made different calls: {format_ranks(first.ranks)} {_get_wait_verb(first)} in "
                 f"{first.description}, {format_ranks(second.ranks)} in {second.description}."
             )
             for ddp_call in (first, second):
@@ -214,7 +214,7 @@ def _explain_missed_call(
 ) -> CollectiveFinding:
     missing = tuple(sorted(rank for call in late for rank in call.ranks))
     text = (
-        f"{format_ranks(awaited.ranks).capitalize()} {_wait_verb(awaited)} in {awaited.description}, which "
+        f"{format_ranks(awaited.ranks).capitalize()} {_get_wait_verb(awaited)} in {awaited.description}, which "
         f"{format_ranks(missing)} {'has' if len(missing) == 1 else 'have'} not called."
     )
     positions = list(filter(None, (_describe_position(call, lines, awaited.state == "failed") for call in late)))
@@ -233,7 +233,7 @@ def _describe_position(call: Collective, lines: Mapping[int, str], has_failed: b
     last_call = f"; {'its' if is_single else 'their'} last call was {call.description}" if call.operation else ""
     line = next((lines[rank] for rank in call.ranks if lines.get(rank)), "")
     if call.state == "waiting":
-        return f"{ranks} {_wait_verb(call)} in {call.description}."
+        return f"{ranks} {_get_wait_verb(call)} in {call.description}."
     if line:
         present, past = ("is", "was") if is_single else ("are", "were")
         return f"{ranks} {past if has_failed else present} in {line}{last_call}."
@@ -242,10 +242,10 @@ def _describe_position(call: Collective, lines: Mapping[int, str], has_failed: b
     return f"The last call of {format_ranks(call.ranks)} was {call.description}." if call.operation else ""
 
 
-def _wait_verb(call: Collective) -> str:
+def _get_wait_verb(call: Collective) -> str:
     return "waited" if call.state == "failed" else "waits" if len(call.ranks) == 1 else "wait"
 
 
-def table_rows(collectives: Sequence[Collective]) -> list[tuple[str, ...]]:
+def build_table(collectives: Sequence[Collective]) -> list[tuple[str, ...]]:
     """Return a header row and the row of each operation."""
     return [COLUMNS, *(collective.cells for collective in collectives)]

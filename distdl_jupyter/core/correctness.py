@@ -111,7 +111,7 @@ class Comparison(Display):
         yield from self.notes
 
 
-def read(folder: Path) -> list[dict[str, Any]]:
+def read_records(folder: Path) -> list[dict[str, Any]]:
     """Return the records of a job's ranks, in rank order."""
     records = []
     for path in (folder / "check").glob("rank-*.json"):
@@ -122,15 +122,15 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return sorted(records, key=lambda record: record["rank"])
 
 
-def single_run_file(folder: Path) -> Path:
+def get_single_run_file(folder: Path) -> Path:
     """Return the file with the id of the check's single-process run: ``{"single": id}``."""
     return folder / "check" / "single.json"
 
 
-def single_run_id(folder: Path) -> str:
+def read_single_run_id(folder: Path) -> str:
     """Return the id of the single-process run of a job's check, or "" if there is none."""
     try:
-        return str(json.loads(single_run_file(folder).read_text(encoding="utf-8"))["single"])
+        return str(json.loads(get_single_run_file(folder).read_text(encoding="utf-8"))["single"])
     except (OSError, ValueError, LookupError, TypeError):
         return ""
 
@@ -489,7 +489,7 @@ class _Comparer:
         """Compare weights and gradients across ranks and with a single process."""
         result, optimizers, is_same_start = self._result, list(self._iter_optimizer_steps()), True
         for step, index, names, records in optimizers:
-            if step == 0 and (indices := _different_tensors([record["before"] for record in records])):
+            if step == 0 and (indices := _find_unequal([record["before"] for record in records])):
                 is_same_start = False
                 fields = _format_spread(names, records, "weights", indices)
                 self._add("different-start", self._creation_line(index), step=0, **fields)
@@ -499,7 +499,7 @@ class _Comparer:
         is_averaged = self._compare_gradients(optimizers)
         for step, index, names, records in optimizers if is_averaged and is_same_start else ():
             # The first step after which weights differ although the gradients were the same.
-            if indices := _different_tensors([record.get("after", record["before"]) for record in records]):
+            if indices := _find_unequal([record.get("after", record["before"]) for record in records]):
                 fields = _format_spread(names, records, "weights_after", indices)
                 rates = listing([f"{rate:.4g}" for rate in sorted({record["rates"][0] for record in records})])
                 self._add("weights-depart", self._creation_line(index), step=step, rates=rates, **fields)
@@ -544,9 +544,9 @@ class _Comparer:
                     "runs outside no_sync(), each rank trains its own model."
                 )
             elif (
-                (all(hashes_after) and not _different_tensors(hashes_before) and not _different_tensors(hashes_after))
+                (all(hashes_after) and not _find_unequal(hashes_before) and not _find_unequal(hashes_after))
                 or any(rank.get("averages_weights") for rank in self._ranks)
-                or any(not _different_tensors([record["before"] for record in entries]) for entries in later_steps)
+                or any(not _find_unequal([record["before"] for record in entries]) for entries in later_steps)
             ):
                 self._result.left_out.append(
                     "The ranks step with different gradients but have the same weights after the step or some steps "
@@ -608,7 +608,7 @@ class _Comparer:
             if residual <= self._tolerance:
                 is_sum = abs(factor / len(self._ranks) - 1) < self._tolerance
                 code, line, size = "gradients-summed" if is_sum else "gradients-scaled", "backward", abs(factor - 1)
-            gaps = [_norm([_subtract(ours, other)]) if ours and other else 0.0 for ours, other in pairs]
+            gaps = [_compute_norm([_subtract(ours, other)]) if ours and other else 0.0 for ours, other in pairs]
             mean = statistics.fmean(sum(rank["steps"][step]["losses"]) for rank in self._ranks)
             self._add(
                 code,
@@ -662,7 +662,7 @@ def _has_repeats(samples: Sequence[str]) -> bool:
     return len(samples) > 1 and len(set(samples)) <= len(samples) / 2
 
 
-def _different_tensors(digests: Sequence[Sequence[str]]) -> list[int]:
+def _find_unequal(digests: Sequence[Sequence[str]]) -> list[int]:
     return [index for index, values in enumerate(zip(*digests, strict=True)) if len(set(values)) > 1]
 
 
@@ -672,7 +672,10 @@ def _format_spread(names: Sequence[str], records: Sequence[Record], key: str, in
     for index in indices:
         first, *others = [record[key][index] or [0.0] for record in records]
         # Relative to the larger of both norms.
-        gaps = [_norm([_subtract(first, other)]) / (max(_norm([first]), _norm([other])) or 1.0) for other in others]
+        gaps = [
+            _compute_norm([_subtract(first, other)]) / (max(_compute_norm([first]), _compute_norm([other])) or 1.0)
+            for other in others
+        ]
         sizes[index] = max(gaps)
     worst = max(indices, key=lambda i: sizes[i])
     text = f"{names[worst]} differs"
@@ -693,7 +696,7 @@ def _subtract(sketch: Sketch, other: Sketch, factor: float = 1.0) -> list[float]
     return [a - factor * b for a, b in zip(sketch, other, strict=True)] if len(sketch) == len(other) else list(sketch)
 
 
-def _norm(sketches: Iterable[Sketch | None]) -> float:
+def _compute_norm(sketches: Iterable[Sketch | None]) -> float:
     """Return the combined norm of some tensors."""
     return math.sqrt(math.fsum(value * value for sketch in sketches if sketch for value in sketch))
 
@@ -703,9 +706,9 @@ def _has_different_gradients(records: Sequence[Record], index: int) -> bool:
     values = [record["gradients"][index] for record in records]
     if len({record["bits"][index] for record in records}) == 1 or None in values:
         return None in values and any(value is not None for value in values)
-    gap = max(_norm([_subtract(values[0], value)]) for value in values[1:])
-    total = max(_norm(record["gradients"]) for record in records)
-    return gap > max(1e-5 * max(_norm([value]) for value in values), 1e-9 * total)
+    gap = max(_compute_norm([_subtract(values[0], value)]) for value in values[1:])
+    total = max(_compute_norm(record["gradients"]) for record in records)
+    return gap > max(1e-5 * max(_compute_norm([value]) for value in values), 1e-9 * total)
 
 
 def _fit_factor(pairs: Iterable[tuple[Sketch | None, Sketch | None]]) -> tuple[float, float]:
@@ -714,9 +717,9 @@ def _fit_factor(pairs: Iterable[tuple[Sketch | None, Sketch | None]]) -> tuple[f
     A pair is the gradient of a tensor on the ranks and in the single process.
     """
     both = [(ours, other) for ours, other in pairs if ours and other]
-    norm = _norm(ours for ours, _ in pairs)
+    norm = _compute_norm(ours for ours, _ in pairs)
     square = math.fsum(y * y for _, other in both for y in other)
     if not square:
         return 1.0, 1.0 if norm else 0.0
     factor = math.fsum(x * y for ours, other in both for x, y in zip(ours, other, strict=True)) / square
-    return factor, _norm([_subtract(ours, other, factor) for ours, other in both]) / (norm or 1.0)
+    return factor, _compute_norm([_subtract(ours, other, factor) for ours, other in both]) / (norm or 1.0)

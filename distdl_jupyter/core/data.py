@@ -22,7 +22,7 @@ Mode = Literal["download", "mount"]
 
 _STORED_SCHEMES: tuple[Scheme, ...] = ("s3", "gs", "https")
 #: Prefix of the environment variable with a source's folder on the node; the source's name in capitals follows.
-VARIABLE = "DISTDL_DATA_"
+VARIABLE_PREFIX = "DISTDL_DATA_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 #: learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
@@ -31,8 +31,8 @@ _CONTAINER = re.compile(r"\$(root|web)|(?!.*--)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?")
 _SECRET_OPTION = re.compile(r"sig|sv|se|sp|x-(amz|goog)-.*", re.IGNORECASE)
-_FORM = "blob://account/container/prefix"
-_REMEDY = (
+_BLOB_PATTERN = "blob://account/container/prefix"
+_ADDRESS_HINT = (
     'Use an address such as "blob://account/container/cifar10", "s3://bucket/cifar10", "gs://bucket/cifar10", '
     '"https://host/train.csv", "shared:/mnt/data" or "./data".'
 )
@@ -59,17 +59,17 @@ class DataSource:
     @property
     def variable(self) -> str:
         """The environment variable that contains its folder in every rank."""
-        return VARIABLE + self.name.upper()
+        return VARIABLE_PREFIX + self.name.upper()
 
     @property
-    def stored(self) -> bool:
+    def is_stored(self) -> bool:
         """Whether it is in remote storage, not at a path."""
         return self.scheme not in ("path", "shared")
 
     @property
     def address(self) -> str:
         """The address without ``?`` options."""
-        if self.stored:
+        if self.is_stored:
             account = f"{self.account}/" if self.account else ""
             return f"{self.scheme}://{account}{self.container}" + (f"/{self.prefix}" if self.prefix else "")
         return f"shared:{self.path}" if self.scheme == "shared" else self.path
@@ -81,24 +81,24 @@ class DataSource:
         return self.address + ("?" + "&".join(query) if query else "")
 
 
-def _invalid(code: str, message: str, hint: str = "", field: str = "data") -> InvalidSpec:
+def _make_error(code: str, message: str, hint: str = "", field: str = "data") -> InvalidSpec:
     return InvalidSpec(message, code=code, field=field, hint=hint)
 
 
-def sources(data: Any) -> tuple[DataSource, ...]:
+def parse_sources(data: Any) -> tuple[DataSource, ...]:
     """Return the sources of ``data=``: a dict of names and addresses, a list of ``name=address``, or a string.
 
     An address without a name is named ``data``; spaces separate addresses in a string. Raises InvalidSpec.
     """
-    parsed = tuple(source(name, address) for name, address in pairs(data))
+    parsed = tuple(parse_source(name, address) for name, address in list_pairs(data))
     names = [entry.name.upper() for entry in parsed]
     if duplicates := [name for name in names if names.count(name) > 1]:
         text = f"Two data sources have the name {duplicates[0].lower()}."
-        raise _invalid("data-name-twice", text, "Use names that differ in more than upper and lower case.")
+        raise _make_error("data-name-twice", text, "Use names that differ in more than upper and lower case.")
     return parsed
 
 
-def pairs(data: Any) -> list[tuple[str, Any]]:
+def list_pairs(data: Any) -> list[tuple[str, Any]]:
     """Return the names and unparsed addresses of ``data=``. Raises InvalidSpec for any other value."""
     if isinstance(data, Mapping):
         return [(str(name), address) for name, address in data.items()]
@@ -106,7 +106,7 @@ def pairs(data: Any) -> list[tuple[str, Any]]:
         data = data.split() if isinstance(data, str) else [data] if data else []
     if not isinstance(data, list | tuple):
         text = f"data must be a dict of names and addresses, not {data!r:.80}."
-        raise _invalid("data-not-a-dict", text, 'Use a dict such as {"train": "blob://account/container/cifar10"}.')
+        raise _make_error("data-not-a-dict", text, 'Use a dict such as {"train": "blob://account/container/cifar10"}.')
     entries: list[tuple[str, Any]] = []
     for entry in data:
         name, separator, address = str(entry).partition("=")
@@ -117,11 +117,11 @@ def pairs(data: Any) -> list[tuple[str, Any]]:
     return entries
 
 
-def source(name: str, value: Any) -> DataSource:
+def parse_source(name: str, value: Any) -> DataSource:
     """Parse one source from its name and address. Raises InvalidSpec with an example of an address."""
     if not _NAME.fullmatch(name):
         text = f"{name!r} is not a valid name of a data source."
-        raise _invalid("data-name-invalid", text, "Use letters, digits and underscores, starting with a letter.")
+        raise _make_error("data-name-invalid", text, "Use letters, digits and underscores, starting with a letter.")
     if isinstance(value, DataSource):
         return value
     if isinstance(value, Mapping):
@@ -135,21 +135,21 @@ def source(name: str, value: Any) -> DataSource:
     else:
         message = f"The data source {name} is a {type(value).__name__}, not an address."
         hint = 'Write a DataFrame to a folder with dataframe.write.parquet("/mnt/data"), and use "shared:/mnt/data".'
-        raise _invalid("data-not-an-address", message, hint)
+        raise _make_error("data-not-an-address", message, hint)
     if any(_SECRET_OPTION.fullmatch(key) for key in query):
         message = "The address of a data source must not contain a shared access signature, because it would be stored."
         hint = "Remove everything after the ? and sign in to Azure, or give the nodes their own credentials."
-        raise _invalid("data-signature-in-address", message, hint)
+        raise _make_error("data-signature-in-address", message, hint)
     mode: Any = str(query.pop("mode", "download"))
     shard = query.pop("shard", False) not in (False, "0", "false", "no")
     if mode not in get_args(Mode):
-        raise _invalid("data-mode-invalid", f"mode must be download or mount, not {mode!r}.")
+        raise _make_error("data-mode-invalid", f"mode must be download or mount, not {mode!r}.")
     if query:
         message = f"Unknown option '{next(iter(query))}' of a data source. Use one of: shard, mode."
-        raise _invalid("data-option-unknown", message)
+        raise _make_error("data-option-unknown", message)
     if shard and text.startswith("https://"):
         message = f"{name} uses ?shard, but an https:// address is a single file."
-        raise _invalid("https-shard", message, "Remove ?shard. Every node gets the file.")
+        raise _make_error("https-shard", message, "Remove ?shard. Every node gets the file.")
     return replace(_parse(text), name=name, mode=mode, shard=shard)
 
 
@@ -159,13 +159,13 @@ def _parse(text: str) -> DataSource:
     if text.startswith("shared:"):
         path = text.removeprefix("shared:")
         if not path.startswith("/"):
-            raise _invalid("data-path-not-absolute", f"The path in {text!r} must start with a slash.", _REMEDY)
+            raise _make_error("data-path-not-absolute", f"The path in {text!r} must start with a slash.", _ADDRESS_HINT)
         return DataSource(name="data", scheme="shared", path=path)
     for scheme in _STORED_SCHEMES:
         if text.startswith(f"{scheme}://"):
             return _parse_stored(scheme, text)
     if "://" in text or not text.strip():
-        raise _invalid("data-address-invalid", f"{text!r} is not a valid data address.", _hint(text))
+        raise _make_error("data-address-invalid", f"{text!r} is not a valid data address.", _make_hint(text))
     return DataSource(name="data", scheme="path", path=text)
 
 
@@ -173,22 +173,22 @@ def _parse_stored(scheme: Scheme, text: str) -> DataSource:
     container, _, prefix = text.partition("://")[2].partition("/")
     if "@" in container:
         message = f"A {scheme}:// address must not contain a user or a password, because they would be stored."
-        raise _invalid("data-password-in-address", message, "Remove everything before the @.")
+        raise _make_error("data-password-in-address", message, "Remove everything before the @.")
     if not (_HOST if scheme == "https" else _BUCKET).fullmatch(container):
         kind = "host" if scheme == "https" else "bucket"
-        raise _invalid("data-container-name-invalid", f"{container!r} is not a valid {kind} name.", _REMEDY)
+        raise _make_error("data-container-name-invalid", f"{container!r} is not a valid {kind} name.", _ADDRESS_HINT)
     if scheme == "https":
-        if hint := _hint(text, ""):
-            raise _invalid("blob-web-address", f"{text!r} is the web address of Azure Blob data.", hint)
+        if hint := _make_hint(text, ""):
+            raise _make_error("blob-web-address", f"{text!r} is the web address of Azure Blob data.", hint)
         prefix = unquote(prefix)
         if not prefix or prefix.endswith("/"):
             message = f"{text!r} does not name a file, and web servers do not list files."
             hint = "Name each file as https://host/path, or use s3://, gs:// or blob://."
-            raise _invalid("https-without-file", message, hint)
+            raise _make_error("https-without-file", message, hint)
     return DataSource(name="data", scheme=scheme, container=container, prefix=prefix.strip("/"))
 
 
-def _hint(text: str, default: str = _REMEDY) -> str:
+def _make_hint(text: str, default: str = _ADDRESS_HINT) -> str:
     """Return the ``blob://`` form of a blob's web address, which users often paste, or ``default``."""
     match = re.fullmatch(r"https://([a-z0-9]{3,24})\.blob\.[^/]+/([^/?]+)/?([^?]*)(\?.*)?", text)
     if match:
@@ -202,12 +202,14 @@ def parse_blob(text: str, field: str) -> DataSource:
     account, _, rest = text.removeprefix("blob://").partition("/")
     container, _, prefix = rest.partition("/")
     if not text.startswith("blob://"):
-        hint = _hint(text, f"Use the form {_FORM}.")
-        raise _invalid("blob-address-invalid", f"{text!r} is not a valid Azure Blob address.", hint, field)
+        hint = _make_hint(text, f"Use the form {_BLOB_PATTERN}.")
+        raise _make_error("blob-address-invalid", f"{text!r} is not a valid Azure Blob address.", hint, field)
     if not _ACCOUNT.fullmatch(account):
-        hint = f"Use 3 to 24 lowercase letters and digits: {_FORM}."
-        raise _invalid("storage-account-name-invalid", f"{account!r} is not a valid storage account name.", hint, field)
+        hint = f"Use 3 to 24 lowercase letters and digits: {_BLOB_PATTERN}."
+        raise _make_error(
+            "storage-account-name-invalid", f"{account!r} is not a valid storage account name.", hint, field
+        )
     if not _CONTAINER.fullmatch(container):
-        hint = f"Use 3 to 63 lowercase letters, digits and single dashes: {_FORM}."
-        raise _invalid("blob-container-name-invalid", f"{container!r} is not a valid container name.", hint, field)
+        hint = f"Use 3 to 63 lowercase letters, digits and single dashes: {_BLOB_PATTERN}."
+        raise _make_error("blob-container-name-invalid", f"{container!r} is not a valid container name.", hint, field)
     return DataSource(name=field, scheme="blob", account=account, container=container, prefix=prefix.strip("/"))

@@ -16,7 +16,7 @@ from typing import Any
 
 from distdl_jupyter.worker.secret_patterns import mask
 
-_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+_PACKAGE_PREFIX = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 class DistDLError(Exception):
@@ -48,7 +48,7 @@ class DistDLError(Exception):
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         lines: list[str] = []
         for frame in traceback.extract_tb(self.__traceback__)[1:]:  # the first is IPython's
-            if frame.filename.startswith(_PACKAGE):
+            if frame.filename.startswith(_PACKAGE_PREFIX):
                 break
             name = shell.compile.format_code_name(frame.filename) if shell is not None else None  # "Cell", "In[3]"
             file = " ".join(name) if name else frame.filename
@@ -193,7 +193,7 @@ def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def docs_address() -> str:
+def get_docs_address() -> str:
     """Return the address of the documentation, which has an entry for each message, or "" if none is set.
 
     Raises InvalidSpec if it is not an http or https address.

@@ -59,7 +59,7 @@ mark       ``rank``, ``stream``, ``cell`` (a number), ``label``, ``ended``: begi
 position   ``rank``, ``stream``: a rank has sent many reports in its output without printing anything
 attempt    all ranks are restarted; each attempt has a ``restart`` event
 count      the number of ``lines`` before it and ``counts`` {rank: [lines, lines on stderr]}, at intervals of
-           logfile.COUNT_EVERY; also the first line of each part, with ``first``: lines of the first file
+           logfile.COUNT_INTERVAL_BYTES; also the first line of each part, with ``first``: lines of the first file
 =========  ==================================================================================================
 Events from a stored output (see ``clusters.base.Stream``) have ``at``, the byte offset in that output.
 """
@@ -108,7 +108,7 @@ def read_lines(path: Path, after: int, limit: int) -> bytes:
     return data[: data.rfind(b"\n") + 1]
 
 
-def size(path: Path) -> int:
+def get_size(path: Path) -> int:
     """Return the size of the events in bytes, 0 if there are none."""
     try:
         return path.stat().st_size
@@ -116,7 +116,7 @@ def size(path: Path) -> int:
         return 0
 
 
-def batches(
+def read_batches(
     path: Path, after: int = 0, reader: Callable[[Path, int], tuple[list[Event], int]] = read
 ) -> Iterator[tuple[list[Event], int]]:
     """Yield (events, cursor) in batches of some megabytes until the end of the file."""
@@ -130,7 +130,7 @@ def batches(
 def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
     """Return all events from byte ``after`` on, and the cursor after the last of them."""
     events: list[Event] = []
-    for batch, cursor in batches(path, after):
+    for batch, cursor in read_batches(path, after):
         events.extend(batch)
         after = cursor
     return events, after
@@ -148,7 +148,7 @@ def encode(event: Event) -> bytes:
     Raises ValueError for a non-finite number outside a metric's ``values``.
     """
     if event.get("type") == "metric":
-        event = {**event, "values": {k: number_to_json(v) for k, v in event["values"].items()}}
+        event = {**event, "values": {k: encode_number(v) for k, v in event["values"].items()}}
         # Metrics are frequent, and msgspec is faster, but writes a number that is not finite as null.
         if math.isfinite(event["step"]):
             with contextlib.suppress(TypeError, UnicodeEncodeError):  # a subclass of float, a lone surrogate
@@ -169,7 +169,7 @@ def decode(data: bytes) -> list[Event]:
     return [event for event in events if type(event) is dict and type(event.get("type")) is str]
 
 
-def number_to_json(value: float) -> float | str:
+def encode_number(value: float) -> float | str:
     """Return a finite number as it is, any other as ``"nan"``, ``"inf"`` or ``"-inf"``."""
     return value if math.isfinite(value) else repr(value)
 

@@ -116,14 +116,14 @@ def is_echo(error: dict[str, Any] | None) -> bool:
     return is_peer_lost(str(error.get("type", "")), str(error.get("message", "")))
 
 
-def concerns_collectives(error: dict[str, Any] | None) -> bool:
+def may_concern_collectives(error: dict[str, Any] | None) -> bool:
     """Return whether ranks may have failed because they did not make the same collective calls."""
     error = error or {}
     text = f"{error.get('message', '')} {error.get('crash', '')}"
     return is_echo(error) or error.get("code") == "collective-mismatch" or _COLLECTIVE_ERROR.search(text) is not None
 
 
-def with_collectives(failure: Failure, table: Sequence[Collective], finding: CollectiveFinding | None) -> Failure:
+def add_collectives(failure: Failure, table: Sequence[Collective], finding: CollectiveFinding | None) -> Failure:
     """Return the failure with the table of last collective operations and the finding that explains it."""
     if finding is None:
         return replace(failure, collectives=list(table))
@@ -133,26 +133,26 @@ def with_collectives(failure: Failure, table: Sequence[Collective], finding: Col
     return replace(failure, collectives=list(table), evidence=f"{finding.text} {remedy}", code=code)
 
 
-def first_failure(ranks: Sequence[RankView]) -> Failure | None:
+def find_first_failure(ranks: Sequence[RankView]) -> Failure | None:
     """Return the earliest failure that is not an echo (else the earliest echo), None if no rank failed."""
     failed = [rank for rank in ranks if has_failed(rank)]
     if not failed:
         return None
     if all(rank.evidence == _STOPPED for rank in failed):
         # The launcher ended them early because another rank crashed after its work was done.
-        failed += [rank for rank in ranks if crashed_at_the_end(rank)]
+        failed += [rank for rank in ranks if has_crashed_at_end(rank)]
 
     def when(rank: RankView) -> float:
         return min((t for t in (rank.error_time, rank.ended) if t is not None), default=0.0)
 
     first = min(failed, key=lambda rank: (_is_secondary(rank), when(rank), rank.rank))
     others = sorted((r for r in ranks if r is not first and r.ok is not True and (has_failed(r) or r.ended)), key=when)
-    kind = "exception" if first.error and not crash(first) else "signal" if first.signal else "exit"
+    kind = "exception" if first.error and not describe_crash(first) else "signal" if first.signal else "exit"
     kind = "lost" if is_lost(first) else kind
     code, evidence = f"rank-{kind}", first.evidence
     if kind == "signal":
         code = "rank-crashed" if first.signal in CRASHES else _SIGNALS.get(str(first.signal), code)
-    elif ended_early(first):
+    elif has_ended_early(first):
         code, evidence = "rank-ended-early", _ENDED_EARLY_REMEDY
     failure = Failure(
         rank=first.rank,
@@ -192,7 +192,7 @@ def _is_secondary(rank: RankView) -> bool:
     """Return whether a rank failed, or may have failed, because of another one."""
     if is_lost(rank):
         return False  # the errors of the other ranks are consequences
-    if rank.ok is True and not crashed_at_the_end(rank):
+    if rank.ok is True and not has_crashed_at_end(rank):
         return True
     return is_echo(rank.error) or rank.signal in ("INT", "TERM") or rank.evidence == _STOPPED
 
@@ -205,12 +205,14 @@ def has_failed(rank: RankView) -> bool:
     """
     if rank.ok is False:
         return True
-    if crashed_at_the_end(rank) or (rank.ok is True and rank.evidence == _STOPPED):
+    if has_crashed_at_end(rank) or (rank.ok is True and rank.evidence == _STOPPED):
         return False
-    return rank.status == "ended" and (bool(rank.code) or rank.signal is not None or is_lost(rank) or ended_early(rank))
+    return rank.status == "ended" and (
+        bool(rank.code) or rank.signal is not None or is_lost(rank) or has_ended_early(rank)
+    )
 
 
-def ended_early(rank: RankView) -> bool:
+def has_ended_early(rank: RankView) -> bool:
     """Return whether the process exited normally although the rank's code had not finished; see ``Exit.evidence``."""
     is_normal_exit = rank.status == "ended" and rank.code == 0 and rank.signal is None
     return is_normal_exit and rank.ok is None and not rank.evidence
@@ -221,14 +223,14 @@ def is_lost(rank: RankView) -> bool:
     return rank.status == "ended" and rank.code is None and rank.signal is None
 
 
-def crashed_at_the_end(rank: RankView) -> bool:
+def has_crashed_at_end(rank: RankView) -> bool:
     """Return whether the process crashed after the rank's result was saved."""
     return rank.ok is True and rank.signal in CRASHES
 
 
 def describe(rank: RankView) -> str:
     """Return how a rank ended as a short phrase."""
-    if reason := crash(rank):
+    if reason := describe_crash(rank):
         return f"ended by SIG{rank.signal}: {reason}"
     if rank.error:
         first_line = str(rank.error.get("message", "")).strip().partition("\n")[0]
@@ -239,9 +241,9 @@ def describe(rank: RankView) -> str:
         return f"exit code {rank.code}"
     if is_lost(rank):
         return f"lost with {rank.host}" if rank.host else "lost"
-    return "ended with code 0 before its code was finished" if ended_early(rank) else "ended"
+    return "ended with code 0 before its code was finished" if has_ended_early(rank) else "ended"
 
 
-def crash(rank: RankView) -> str:
+def describe_crash(rank: RankView) -> str:
     """Return where the rank's process crashed: "Segmentation fault in Cell [3], line 3, in inner"; "" otherwise."""
     return str((rank.error or {}).get("crash") or "") if rank.signal else ""

@@ -18,10 +18,10 @@ from distdl_jupyter.core.errors import DiskRefused
 from distdl_jupyter.core.limits import LIMITS
 
 #: Bytes of a job's disk reserve.
-RESERVE = 64 * 1024
+RESERVE_BYTES = 64 * 1024
 _MOVE_REMEDY = "set DISTDL_HOME to a folder on another disk."
 #: The code and the remedy of each disk error, by errno.
-DISK = {
+DISK_ERRORS = {
     **{number: LIMITS[number] for number in (errno.EMFILE, errno.ENFILE)},
     errno.ENOSPC: ("disk-full", f"Free space on that disk, or {_MOVE_REMEDY}"),
     errno.EDQUOT: ("disk-quota", f"Your disk quota is used up. Delete files, or {_MOVE_REMEDY}"),
@@ -29,19 +29,19 @@ DISK = {
     errno.EIO: ("disk-damaged", f"The disk is damaged or not available: {_MOVE_REMEDY}"),
 }
 #: The code and the remedy of any other disk error.
-OTHER = ("disk-not-writable", "Set DISTDL_HOME to a folder that you can write to.")
+OTHER_ERROR = ("disk-not-writable", "Set DISTDL_HOME to a folder that you can write to.")
 
 
-def write(path: Path, data: Any) -> None:
+def write_json(path: Path, data: Any) -> None:
     """Replace the file with ``data`` as JSON; its folder is created (0700) if it is missing. Raises OSError.
 
     The data is synced to the disk when this returns.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    keep(path, json.dumps(data, indent=1), sync=True)
+    replace_file(path, json.dumps(data, indent=1), sync=True)
 
 
-def keep(path: Path, content: str | bytes, *, sync: bool = False) -> None:
+def replace_file(path: Path, content: str | bytes, *, sync: bool = False) -> None:
     """Replace the file with text or bytes, without a sync to the disk by default. Raises OSError.
 
     The folder is not created, because a cache must not recreate the folder of a deleted job.
@@ -64,19 +64,19 @@ def keep(path: Path, content: str | bytes, *, sync: bool = False) -> None:
 # disk errors
 
 
-def disk_refusal(error: OSError, path: Path, verb: str = "written") -> DiskRefused:
+def make_disk_error(error: OSError, path: Path, verb: str = "written") -> DiskRefused:
     """Return the error for a ``path`` that cannot be written or read."""
-    code, hint = DISK.get(error.errno or 0, OTHER)
+    code, hint = DISK_ERRORS.get(error.errno or 0, OTHER_ERROR)
     return DiskRefused(f"{path} cannot be {verb}: {error.strerror or error}.", code=code, hint=hint)
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def explain_disk_errors(path: Path) -> Iterator[None]:
     """Raise DiskRefused for any OSError inside."""
     try:
         yield
     except OSError as error:
-        raise disk_refusal(error, path) from error
+        raise make_disk_error(error, path) from error
 
 
 # the disk reserve of a job
@@ -88,9 +88,9 @@ def hold_reserve(path: Path) -> bool:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(descriptor, 0, RESERVE)
+                os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
             else:  # macOS
-                os.write(descriptor, bytes(RESERVE))
+                os.write(descriptor, bytes(RESERVE_BYTES))
         finally:
             os.close(descriptor)
         return True
@@ -101,7 +101,7 @@ def free_half_reserve(path: Path) -> bool:
     """Free half of the remaining reserve; return False if nothing is left."""
     with contextlib.suppress(OSError):
         if size := path.stat().st_size:
-            os.truncate(path, size // 2 if size > RESERVE // 8 else 0)
+            os.truncate(path, size // 2 if size > RESERVE_BYTES // 8 else 0)
             return True
     return False
 

@@ -1,6 +1,6 @@
 """Explain limits of the operating system on processes, open files and memory.
 
-Errors are explained when they occur, and predicted before a start where possible (``shortages``).
+Errors are explained when they occur, and predicted before a start where possible (``find_shortages``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LIMITS = {
 }
 
 
-def remedy(error: BaseException) -> str:
+def find_remedy(error: BaseException) -> str:
     """Return the remedy for an error, "" if no limit caused it."""
     if isinstance(error, MemoryError):
         return _MEMORY_REMEDY
@@ -42,10 +42,10 @@ def remedy(error: BaseException) -> str:
         return _PROCESSES_REMEDY if "start new thread" in str(error) else ""
     if isinstance(error, OSError):
         return LIMITS.get(error.errno or 0, ("", ""))[1]
-    return remedy(error.__cause__) if error.__cause__ is not None else ""
+    return find_remedy(error.__cause__) if error.__cause__ is not None else ""
 
 
-def launch_failed(message: str, error: OSError) -> LaunchFailed:
+def make_launch_error(message: str, error: OSError) -> LaunchFailed:
     """Return the error for a start that the operating system rejected: the message, the reason, and the remedy."""
     filename = f" ({error.filename})" if error.filename else ""
     code, hint = LIMITS.get(error.errno or 0, ("start-refused", ""))
@@ -64,7 +64,7 @@ class Shortage:
     remedy: str
 
 
-def rank_limit(ranks: int, cores: int, *, oversubscribe: bool = False, slots: int = 0) -> Shortage | None:
+def check_rank_count(ranks: int, cores: int, *, oversubscribe: bool = False, slots: int = 0) -> Shortage | None:
     """Return why one machine rejects this number of ranks, or None; ``oversubscribe`` allows any number.
 
     ``slots`` is the configured number of processes of the machine.
@@ -76,7 +76,7 @@ def rank_limit(ranks: int, cores: int, *, oversubscribe: bool = False, slots: in
     return Shortage("error", message, "Use fewer processes, or set oversubscribe=True.")
 
 
-def shortages(ranks: int, available: Mapping[str, int | None]) -> Iterator[Shortage]:
+def find_shortages(ranks: int, available: Mapping[str, int | None]) -> Iterator[Shortage]:
     """Yield the resources that are too scarce for this number of ranks; see ``node.headroom`` for those available."""
     processes = plural(ranks, "process")
     for name, resource, need, remedy in (
@@ -98,7 +98,7 @@ def shortages(ranks: int, available: Mapping[str, int | None]) -> Iterator[Short
         yield Shortage("warning", f"{message}, and {library} alone needs about {size(need)}", remedy)
 
 
-def allow_files(count: int) -> None:
+def raise_file_limit(count: int) -> None:
     """Raise the soft limit of open files of this process, as far as allowed, if ``count`` more may exceed it."""
     import resource  # Unix only
 

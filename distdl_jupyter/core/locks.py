@@ -25,7 +25,7 @@ HEARTBEAT_SECONDS, _SILENT_SECONDS = 30.0, 120.0
 #: Size in bytes of a holder's record, which is written in one call so that no reader sees half of it.
 _RECORD_BYTES = 256
 #: Errors of a file system without locks.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_LOCKING_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class Holder(NamedTuple):
@@ -63,7 +63,7 @@ class Holder(NamedTuple):
         return f"Check it on {self.host}. If that host is gone for good, run: distdl lost {short_id(id_)}"
 
 
-def holder(path: Path, *other_files: Path) -> Holder:
+def read_holder(path: Path, *other_files: Path) -> Holder:
     """Return the holder of a lock; a missing lock is not held. The holder also writes to ``other_files``.
 
     A lock that cannot be checked (too many open files, a file system without locks) counts as held.
@@ -78,10 +78,10 @@ def holder(path: Path, *other_files: Path) -> Holder:
         return Holder(is_held=False)
     except OSError:
         pass
-    return Holder(is_held, host, last_write(path, *other_files))
+    return Holder(is_held, host, get_last_write(path, *other_files))
 
 
-def last_write(*paths: Path) -> float:
+def get_last_write(*paths: Path) -> float:
     """Return the latest modification time of the files (epoch seconds), 0 if none exists."""
     return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
 
@@ -93,14 +93,14 @@ def sign(path: Path) -> None:
         file.write(processes.make_mark().encode().ljust(_RECORD_BYTES - 1) + b"\n")
 
 
-def prove(path: Path) -> None:
+def verify_locking(path: Path) -> None:
     """Create a lock file and verify that locking works. Raises DiskRefused if it does not, and OSError."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        works = holder(path).is_held
+        works = read_holder(path).is_held
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in _LOCKING_ERRORS:
             raise
         works = False
     finally:
@@ -126,7 +126,7 @@ class JobLock:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if of_other_host or not holder(path).host:
+            if of_other_host or not read_holder(path).host:
                 sign(path)
                 return cls(fd)
         except BlockingIOError:

@@ -33,9 +33,9 @@ FOLD_SECONDS = 2.0
 MAX_RECENT_ROWS = 20_000
 MAX_ROWS = 5000
 #: Maximum bytes of a log that is read from its beginning, and of a reader's backlog before it skips ahead.
-MAX_UNREAD, MAX_BACKLOG = 8 * 1024 * 1024, 4 * 1024 * 1024
+MAX_UNREAD_BYTES, MAX_BACKLOG_BYTES = 8 * 1024 * 1024, 4 * 1024 * 1024
 #: Bytes that are folded at a time, and separately from others, so that they can be read again.
-PIECE = 512 * 1024
+PIECE_BYTES = 512 * 1024
 #: Number of marks of a book, and of books with different marks. Marks are below 2**53, as JavaScript requires.
 _MARKS_PER_BOOK, _MAX_BOOKS = 2**32, 2**20
 
@@ -121,7 +121,7 @@ class LogBook:
         """Return the lines that are being redrawn, the most recently redrawn last."""
         return sorted(self._open_rows.values(), key=lambda row: row.revision)
 
-    def knows(self, mark: int) -> bool:
+    def has_mark(self, mark: int) -> bool:
         """Return whether ``mark`` is from this book, or from an equal one in another process."""
         return self._first_mark < mark <= self.mark
 
@@ -134,7 +134,7 @@ class LogBook:
         """Return whether all ranks printed the row; False for a job with one rank."""
         return row.ranks == self.process_count > 1
 
-    def changes(self, since: int = 0, limit: int | None = None) -> tuple[list[FoldedRow], int, int]:
+    def get_changes(self, since: int = 0, limit: int | None = None) -> tuple[list[FoldedRow], int, int]:
         """Return the rows that changed since a mark, the mark for the next call, and the number of rows left for it.
 
         At most ``limit`` rows are returned, those that changed first; the next call returns the rest. A view also drops
@@ -153,11 +153,11 @@ class LogBook:
         """Number of the oldest row that is kept."""
         return self.rows[0].n if self.rows else self.next
 
-    def rows_between(self, first: int, before: int) -> list[FoldedRow]:
+    def get_rows(self, first: int, before: int) -> list[FoldedRow]:
         """Return the kept rows with numbers from ``first`` on and below ``before``."""
         return [row for row in self.rows if first <= row.n < before]
 
-    def of_rank(self, rank: int) -> list[FoldedRow]:
+    def get_rank_rows(self, rank: int) -> list[FoldedRow]:
         """Return the kept rows of one rank in the order in which it printed them."""
         return sorted((row for row in self.rows if rank in row.lines), key=lambda row: row.lines[rank])
 
@@ -227,17 +227,17 @@ class LogWindow:
         #: The first byte of each piece, and the number of its first row; everything before the first one was skipped.
         self._pieces = [(0, 0)]
 
-    def step(self, view: JobView) -> bool:
+    def read_more(self, view: JobView) -> bool:
         """Read more of the log and count its lines in ``view``; return False at the end."""
-        end = logfile.size(self._path)
-        if end - self.cursor > (MAX_BACKLOG if self.cursor else MAX_UNREAD):
-            begin = logfile.line_from(self._path, max(self.cursor, end - PIECE), end)
-            logfile.count(self._path, self.cursor, view, begin)
+        end = logfile.get_size(self._path)
+        if end - self.cursor > (MAX_BACKLOG_BYTES if self.cursor else MAX_UNREAD_BYTES):
+            begin = logfile.find_line(self._path, max(self.cursor, end - PIECE_BYTES), end)
+            logfile.count_lines(self._path, self.cursor, view, begin)
             mark = (1 + secrets.randbelow(_MAX_BOOKS - 1)) * _MARKS_PER_BOOK
             self.book = LogBook(self.book.process_count, self._tail, begin, mark)
             self.cursor, self._pieces = begin, [(begin, begin)]
-        boundary = (self.cursor // PIECE + 1) * PIECE
-        stop = logfile.line_from(self._path, boundary, end) if boundary < end else end
+        boundary = (self.cursor // PIECE_BYTES + 1) * PIECE_BYTES
+        stop = logfile.find_line(self._path, boundary, end) if boundary < end else end
         events, cursor = logfile.read(self._path, self.cursor, stop - self.cursor) if stop > self.cursor else ([], 0)
         if cursor <= self.cursor:
             return False
@@ -250,10 +250,10 @@ class LogWindow:
             self._pieces.append((cursor, self.book.next))
         return True
 
-    def before(self, n: int, limit: int) -> list[FoldedRow]:
+    def read_rows_before(self, n: int, limit: int) -> list[FoldedRow]:
         """Return the newest rows with numbers below ``n``, at most ``limit``; [] if there are none."""
         if n > self.book.first:
-            return self.book.rows_between(max(self.book.first, n - limit), n)
+            return self.book.get_rows(max(self.book.first, n - limit), n)
         while (index := bisect_left(self._pieces, n, key=lambda piece: piece[1]) - 1) >= 0 or self._pieces[0][0] > 0:
             if rows := [row for row in self._read_piece(index) if row.n < n]:
                 return rows[-limit:]
@@ -263,12 +263,12 @@ class LogWindow:
     def _read_piece(self, index: int) -> list[FoldedRow]:
         """Return the rows of a piece. The index -1 adds the piece before the first one, which was skipped."""
         end, next_row = [*self._pieces, (self.cursor, self.book.next)][index + 1]
-        deleted = logfile.deleted_range(self._path) or (0, 0)
+        deleted = logfile.find_deleted_range(self._path) or (0, 0)
         if index >= 0:
             begin, first_row = self._pieces[index]
         else:
-            size = PIECE
-            while (begin := logfile.line_from(self._path, end - size, end)) >= end:  # in a very long line
+            size = PIECE_BYTES
+            while (begin := logfile.find_line(self._path, end - size, end)) >= end:  # in a very long line
                 size *= 2
         is_partial = deleted[0] <= begin < deleted[1]  # its first lines were deleted
         if index < 0 and is_partial:

@@ -27,7 +27,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 
 #: Bytes of text between two ``count`` lines.
-COUNT_EVERY = 128 * 1024
+COUNT_INTERVAL_BYTES = 128 * 1024
 #: Bytes that are read at a time: of a log, to find the beginning of a line, and first to find the last lines.
 _READ_CHUNK, _LINE_CHUNK, _FIRST_READ = 8 * 1024 * 1024, 128 * 1024, 256 * 1024
 #: Bytes at the end of a file that are searched for the time of its last line, and the beginning of a line.
@@ -53,7 +53,7 @@ def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Eve
     begin, data = read_bytes(path, after, limit)
     if begin <= after:
         return [line for line in decode(data) if line["type"] in LOG_TYPES], after + len(data)
-    deleted, first_lines = deleted_range(path), decode(read_bytes(path, begin, _LINE_CHUNK)[1].partition(b"\n")[0])
+    deleted, first_lines = find_deleted_range(path), decode(read_bytes(path, begin, _LINE_CHUNK)[1].partition(b"\n")[0])
     if deleted is None or deleted[1] != begin or not first_lines or first_lines[0]["type"] != "count":
         return [], begin
     lines = plural(first_lines[0]["lines"] - first_lines[0]["first"], "line")
@@ -61,9 +61,9 @@ def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Eve
     return [{**first_lines[0], "type": "log", "rank": None, "stream": "sys", "text": text}], begin
 
 
-def batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
+def read_batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
     """Yield (lines, cursor) in batches of some megabytes until the end of the log."""
-    return events.batches(path, after, read)
+    return events.read_batches(path, after, read)
 
 
 def read_range(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
@@ -86,10 +86,10 @@ def _read_backward(
     The first item has about ``size`` bytes, each next one four times as many; the last one begins at ``floor``.
     """
     while True:
-        begin, deleted = end - size, deleted_range(path)
+        begin, deleted = end - size, find_deleted_range(path)
         if deleted is not None and begin < deleted[1] and end > deleted[0]:  # the deleted bytes do not count
             begin = deleted[0] - size + max(0, end - deleted[1])
-        position = line_from(path, begin, end) if begin > floor else floor
+        position = find_line(path, begin, end) if begin > floor else floor
         lines, cursor = read_range(path, position, end)
         yield lines, position, cursor
         if begin <= floor:
@@ -97,12 +97,14 @@ def _read_backward(
         size *= 4
 
 
-def count(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
+def count_lines(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
     """Add the number of lines from the byte ``begin`` on to a view; return the cursor after the last of them.
 
     In a long log, only the lines after the last ``count`` are read.
     """
-    for lines, position, cursor in _read_backward(path, size(path) if end is None else end, begin, 3 * COUNT_EVERY):
+    for lines, position, cursor in _read_backward(
+        path, get_size(path) if end is None else end, begin, 3 * COUNT_INTERVAL_BYTES
+    ):
         counts = [index for index, line in enumerate(lines) if line["type"] == "count"]
         if counts or position == begin:
             for line in lines[counts[-1] if counts else 0 :]:
@@ -111,7 +113,7 @@ def count(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
     return begin
 
 
-def line_from(path: Path, begin: int, end: int) -> int:
+def find_line(path: Path, begin: int, end: int) -> int:
     """Return the position of the first line that starts at the byte ``begin`` or later, at most ``end``."""
     if begin <= 0:
         return 0
@@ -134,7 +136,7 @@ class LogLine:
         return self.text
 
 
-def lines_of(events: Iterable[Event], folder: Path | None = None) -> Iterator[LogLine]:
+def split_lines(events: Iterable[Event], folder: Path | None = None) -> Iterator[LogLine]:
     """Yield the lines of log events in order; a redrawn line is yielded once, in its final form.
 
     With the job's ``folder``, the line of a picture contains the path of its file.
@@ -147,16 +149,16 @@ def lines_of(events: Iterable[Event], folder: Path | None = None) -> Iterator[Lo
             yield LogLine(event.get("rank"), event.get("stream", "out"), event["t"], f"{text}{file}")
 
 
-def last_lines(
+def read_last_lines(
     path: Path, limit: int, rank: int | None = None, *, within: int | None = None
 ) -> tuple[list[LogLine], int]:
     """Return the last ``limit`` lines of a log, or of one rank, and the cursor after them.
 
     Read only as much of the end of the log as needed, and not much more than ``within`` bytes.
     """
-    end, result = size(path), (list[LogLine](), 0)
+    end, result = get_size(path), (list[LogLine](), 0)
     for log_events, begin, cursor in _read_backward(path, end):
-        lines = [line for line in lines_of(log_events, path.parent) if rank is None or line.rank == rank]
+        lines = [line for line in split_lines(log_events, path.parent) if rank is None or line.rank == rank]
         result = lines[-limit:] if limit > 0 else [], cursor
         if len(lines) >= limit or (within is not None and end - begin >= within):
             break
@@ -166,7 +168,7 @@ def last_lines(
 # the files of the log -------------------------------------------------------------------------
 
 
-def parts(path: Path) -> list[tuple[int, Path]]:
+def list_parts(path: Path) -> list[tuple[int, Path]]:
     """Return the parts after the first file in order, each with the offset of its first byte; [] for most logs."""
     folder = path.with_name("parts")
     try:
@@ -176,20 +178,20 @@ def parts(path: Path) -> list[tuple[int, Path]]:
     return sorted((int(file.stem), file) for file in files)
 
 
-def newest_part(path: Path) -> tuple[int, Path]:
+def find_newest_part(path: Path) -> tuple[int, Path]:
     """Return the file that is currently written, and the offset of its first byte."""
-    return (parts(path) or [(0, path)])[-1]
+    return (list_parts(path) or [(0, path)])[-1]
 
 
-def size(path: Path) -> int:
+def get_size(path: Path) -> int:
     """Return the size of the log including deleted parts, 0 if there is none."""
-    begin, file = newest_part(path)
-    return begin + events.size(file)
+    begin, file = find_newest_part(path)
+    return begin + events.get_size(file)
 
 
-def deleted_range(path: Path) -> tuple[int, int] | None:
+def find_deleted_range(path: Path) -> tuple[int, int] | None:
     """Return the first and the end byte of the deleted range of the log, None if the log is complete."""
-    files = parts(path)
+    files = list_parts(path)
     begin = path.stat().st_size if files else 0
     return (begin, files[0][0]) if files and begin < files[0][0] else None
 
@@ -201,7 +203,7 @@ def read_bytes(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
     """
     while True:
         part_begin, file = 0, path
-        if begin >= events.size(path) and (files := parts(path)):
+        if begin >= events.get_size(path) and (files := list_parts(path)):
             part_begin, file = next((part for part in reversed(files) if part[0] <= begin), files[0])
         position = max(begin, part_begin)
         data = events.read_lines(file, position - part_begin, limit)
@@ -223,7 +225,7 @@ class LineFile:
         #: Whether the last line is incomplete because its writer died, so that a newline must precede the next one.
         self._is_torn = bool(end) and not end.endswith(b"\n")
         #: The time of the last line (epoch seconds), 0 if there is none.
-        self.last_moment = max((float(match[1]) for match in _LINE_START.finditer(end)), default=0.0)
+        self.last_time = max((float(match[1]) for match in _LINE_START.finditer(end)), default=0.0)
 
     def append(self, lines: bytes) -> None:
         """Append complete encoded lines with as few writes as possible (normally one).
@@ -276,10 +278,10 @@ class EventWriter:
 
     def __init__(self, path: Path) -> None:
         self._log_path = path.with_name("log.jsonl")
-        begin, file = newest_part(self._log_path)
+        begin, file = find_newest_part(self._log_path)
         self.log, self.events = LineFile(file, begin), LineFile(path)
-        self._clock = Clock(max(self.events.last_moment, self.log.last_moment))
-        #: The events inside ``together`` and their time, None outside.
+        self._clock = Clock(max(self.events.last_time, self.log.last_time))
+        #: The events inside ``batch_events`` and their time, None outside.
         self._batch: list[Event] | None = None
         self._batch_time = 0.0
 
@@ -296,7 +298,7 @@ class EventWriter:
         return event
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def batch_events(self) -> Iterator[None]:
         """Collect the events written inside; append them with one timestamp and one write per file."""
         if self._batch is not None:
             yield
@@ -353,9 +355,9 @@ class EventWriter:
         self.log.close()
         self.log = part
         with contextlib.suppress(OSError):  # retried with the next part
-            for _, file in parts(self._log_path)[:-_MAX_PARTS]:
+            for _, file in list_parts(self._log_path)[:-_MAX_PARTS]:
                 file.unlink()
-        return deleted_range(self._log_path) is not None
+        return find_deleted_range(self._log_path) is not None
 
     @property
     def is_deleted(self) -> bool:

@@ -20,7 +20,7 @@ from distdl_jupyter.worker.hooks import frameworks
 _MAX_SOCKET_PATH = 103
 
 
-def installed_version(*names: str) -> str:
+def find_version(*names: str) -> str:
     """Return the version of the first of these distributions that is installed, "" if none is."""
     from importlib import metadata  # imports the whole ``email`` package
 
@@ -30,7 +30,7 @@ def installed_version(*names: str) -> str:
     return ""
 
 
-def requirement() -> str:
+def get_requirement() -> str:
     """Return the pip requirement of this package: the clone or wheel it was installed from, else its name."""
     import json
     from importlib import metadata
@@ -50,7 +50,7 @@ def has_java() -> bool:
 
 
 @functools.cache
-def gpus() -> tuple[devices.Gpu, ...]:
+def list_gpus() -> tuple[devices.Gpu, ...]:
     """Return the GPUs that ranks may use, limited by CUDA_VISIBLE_DEVICES; none if the driver does not respond."""
     try:
         return tuple(devices.list_visible())
@@ -58,25 +58,25 @@ def gpus() -> tuple[devices.Gpu, ...]:
         return ()
 
 
-def gpu_numbers() -> list[int]:
-    """Return the numbers of the GPUs in ``gpus()``."""
-    return [gpu.number for gpu in gpus()]
+def list_gpu_numbers() -> list[int]:
+    """Return the numbers of the GPUs in ``list_gpus()``."""
+    return [gpu.number for gpu in list_gpus()]
 
 
-def cache_directory() -> Path:
+def get_cache_directory() -> Path:
     """Return the package's cache directory, which need not exist yet: ``DISTDL_CACHE``, or the platform's default."""
     return data_cache.get_default_base()
 
 
-def compiler_cache() -> tuple[str, str]:
+def get_compiler_cache() -> tuple[str, str]:
     """Return the environment variable for torch's compiler cache, and the cache folder that jobs share.
 
     The cache keys include the versions of torch, CUDA and Triton and the GPU model, so one folder is enough.
     """
-    return frameworks.COMPILED_VARIABLE, str(cache_directory() / frameworks.COMPILED_FOLDER)
+    return frameworks.COMPILED_VARIABLE, str(get_cache_directory() / frameworks.COMPILED_FOLDER)
 
 
-def socket_path(name: str, folder: Path | None = None) -> Path:
+def get_socket_path(name: str, folder: Path | None = None) -> Path:
     """Return the path of the socket ``name``; it contains the host name, because home directories may be shared.
 
     The socket is in ``folder`` (default: Jupyter's runtime directory), or in a folder per user in the temporary

@@ -22,11 +22,11 @@ from distdl_jupyter.core.packages import check_packages
 #: Checks a value (neither None nor "") of a field and returns it. Raises InvalidSpec.
 Check = Callable[[Any, str], Any]
 MAX_PROCESSES = 100_000
-#: Maximum restarts (more would be an endless loop), GPUs and cores of a process, and absolute priority of a queued job.
+#: Maximum restarts (more would in practice be endless), GPUs and cores of a process, absolute priority of a queued job.
 MAX_RESTARTS, MAX_GPUS, MAX_CORES, MAX_PRIORITY = 1000, 1024, 65_536, 1_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?")
 _KEEP_RULE = re.compile(
-    r"last\s+(?P<last>\d{1,4})(?:\s*,\s*best\s+(?P<best>\d{1,4})\s+of\s+(?:(?P<way>lowest|highest)\s+)?(?P<metric>\S.*))?"
+    r"last\s+(?P<last>\d{1,4})(?:\s*,\s*best\s+(?P<best>\d{1,4})\s+of\s+(?:(?P<direction>lowest|highest)\s+)?(?P<metric>\S.*))?"
 )
 #: Metrics that are maximized by default.
 _MORE_IS_BETTER = re.compile(
@@ -68,7 +68,7 @@ def _check_positive(value: Any, field: str) -> float:
     return float(value)
 
 
-def within(lower: int, upper: int) -> Check:
+def check_range(lower: int, upper: int) -> Check:
     """Return a check that accepts integers from ``lower`` to ``upper``, and None for the default."""
 
     def check(value: Any, field: str) -> int | None:
@@ -80,7 +80,7 @@ def within(lower: int, upper: int) -> Check:
     return check
 
 
-def byte_count(value: Any, field: str) -> int | None:
+def parse_size(value: Any, field: str) -> int | None:
     """Return the bytes of a size: a number, or text such as "24 GB" (powers of 1000) or "24 GiB" (powers of 1024)."""
     if value in (None, ""):
         return None
@@ -126,7 +126,7 @@ def _check_variables(value: Any, field: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class KeepRule:
     """How many checkpoints of each group a job keeps: the newest, and the best by a metric. ``text`` is the rule."""
 
     text: str
@@ -137,52 +137,52 @@ class Keep:
 
 
 def more_is_better(metric: str) -> bool:
-    """Return whether a metric is maximized by default, by its name."""
+    """Return whether the name of a metric suggests that higher values are better."""
     return _MORE_IS_BETTER.search(metric) is not None
 
 
-def keep_rule(text: str, field: str = "keep_checkpoints") -> Keep:
+def parse_keep_rule(text: str, field: str = "keep_checkpoints") -> KeepRule:
     """Parse a rule such as ``last 3, best 2 of val_loss``. Raises InvalidSpec."""
     match = _KEEP_RULE.fullmatch(text.strip())
     if match is None or not int(match["last"]):
         message = f'{field} must be a rule such as "last 3", or "last 3, best 2 of lowest val_loss", not {text!r}.'
         raise InvalidSpec(message, code="keep-checkpoints-invalid", field=field)
     metric = (match["metric"] or "").strip()
-    highest = match["way"] == "highest" or (match["way"] is None and more_is_better(metric))
-    return Keep(text, int(match["last"]), int(match["best"] or 0), metric, highest)
+    highest = match["direction"] == "highest" or (match["direction"] is None and more_is_better(metric))
+    return KeepRule(text, int(match["last"]), int(match["best"] or 0), metric, highest)
 
 
 # declarations ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
-    """The metadata of an option, in addition to its type and default."""
+class OptionInfo:
+    """The metadata of an option, in addition to its type and default value."""
 
     check: Check
     #: The description, without a full stop at the end, and a description of the default ("" for none).
     help: str
-    by_default: str = ""
-    #: The flags and the metavar of the value; a ``switch`` also has ``--no-...``.
+    default_text: str = ""
+    #: The flags and the metavar of the value; a switch also has a ``--no-...`` flag.
     flags: tuple[str, ...] = ()
     metavar: str = ""
-    #: The type of the flag's value: int, float or str; ``auto`` also allows the word auto.
+    #: The type of the flag's value: int, float or str; ``allows_auto`` also allows the word auto.
     value_type: type = str
-    auto: bool = False
-    repeats: bool = False
-    switch: bool = False
+    allows_auto: bool = False
+    is_repeatable: bool = False
+    is_switch: bool = False
     #: Names of the option in other tools.
     aliases: tuple[str, ...] = ()
-    #: The display name, and the function that formats the value; default values are not shown.
+    #: The display name, and the function that formats the value; a default value is not shown.
     label: str = ""
-    shown: Callable[[Any], str] = str
+    format_value: Callable[[Any], str] = str
     #: Whether the form shows the option, and whether a resumed job inherits it.
-    in_form: bool = True
+    is_in_form: bool = True
     is_inherited: bool = True
 
 
 def _option(default: Any, check: Check, help_: str, **metadata: Any) -> Any:
-    return dataclasses.field(default=default, metadata={"about": About(check=check, help=help_, **metadata)})
+    return dataclasses.field(default=default, metadata={"info": OptionInfo(check=check, help=help_, **metadata)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,21 +190,21 @@ class JobOptions:
     """The options of every job, in the order of a ``%%distributed`` line; durations are in seconds."""
 
     node_count: int = _option(
-        1, check_count, "Nodes", by_default="1", flags=("-N",), metavar="N", value_type=int,
+        1, check_count, "Number of nodes", default_text="1", flags=("-N",), metavar="N", value_type=int,
         aliases=("num_nodes", "nnodes", "instance_count", "nodeCount"),
     )  # fmt: skip
     process_count_per_node: int = _option(
         1, lambda value, field: value if value == "auto" else check_count(value, field),
-        "Processes on each node; auto: one per GPU", by_default="1", flags=("-p",), metavar="N", value_type=int,
-        auto=True, aliases=("nproc_per_node", "process_count_per_instance", "numGpus"),
+        "Processes per node; auto: one per GPU", default_text="1", flags=("-p",), metavar="N", value_type=int,
+        allows_auto=True, aliases=("nproc_per_node", "process_count_per_instance", "numGpus"),
     )  # fmt: skip
     #: The canonical label: ``plain``, ``torch``, ``horovod-gloo``, ``horovod-mpi``, ...
     distributed_backend: str = _option(
-        "plain", _to_text, "One of {backends}", by_default="torch, or plain for one process", flags=("-b",),
+        "plain", _to_text, "One of {backends}", default_text="torch, or plain for one process", flags=("-b",),
         metavar="NAME", aliases=("backend",),
     )  # fmt: skip
     compute_target: str = _option(
-        "local", _to_text, "One of {clusters}, or the name of an added cluster", by_default="local", metavar="NAME",
+        "local", _to_text, "One of {clusters}, or the name of an added cluster", default_text="local", metavar="NAME",
         aliases=("target", "compute", "cluster"),
     )  # fmt: skip
     vm_size: str | None = _option(
@@ -215,165 +215,168 @@ class JobOptions:
         None, lambda value, _: value, 'Price of one node per hour, for the running cost: 3.5, or "3.5 EUR"',
         metavar="PRICE", is_inherited=False,
     )  # fmt: skip
-    name: str = _option("", check_name, "The job's name", by_default="notebook and cell number", metavar="NAME")
+    name: str = _option("", check_name, "The job's name", default_text="notebook and cell number", metavar="NAME")
     use_gpu: bool | None = _option(
-        None, _check_bool, "Whether each rank gets a GPU", by_default="if the machine has GPUs", switch=True,
-        aliases=("useGpu",), label="GPU", shown=lambda needed: "required" if needed else "not used",
+        None, _check_bool, "Whether each rank gets a GPU", default_text="if the machine has GPUs", is_switch=True,
+        aliases=("useGpu",), label="GPU", format_value=lambda needed: "required" if needed else "not used",
     )  # fmt: skip
     #: GPUs, cores and bytes of memory of each process, reserved while the job runs. Requested GPUs are never shared.
     #: Without ``gpus``, each process gets one GPU, or the processes share the GPUs of a machine that has fewer. Cores
     #: and memory are reserved only on request, because the need is not known in advance: a small job without a request
     #: starts immediately.
     gpus: int | None = _option(
-        None, within(0, MAX_GPUS), "GPUs per process, reserved while it runs; 0 for none",
-        by_default="one per process, if there are enough", metavar="N", value_type=int, label="GPUs per process",
+        None, check_range(0, MAX_GPUS), "GPUs per process, reserved while it runs; 0 for none",
+        default_text="one per process, if there are enough", metavar="N", value_type=int, label="GPUs per process",
     )  # fmt: skip
     cores: int | None = _option(
-        None, within(1, MAX_CORES), "Cores per process, reserved while it runs", by_default="not limited", metavar="N",
-        value_type=int, label="Cores per process",
+        None, check_range(1, MAX_CORES), "Cores per process, reserved while it runs", default_text="not limited",
+        metavar="N", value_type=int, label="Cores per process",
     )  # fmt: skip
     memory: int | None = _option(
-        None, byte_count, 'Memory per process, reserved while it runs: "24 GB"', by_default="not limited",
-        metavar="SIZE", label="Memory per process", shown=humanize.size,
+        None, parse_size, 'Memory per process, reserved while it runs: "24 GB"', default_text="not limited",
+        metavar="SIZE", label="Memory per process", format_value=humanize.size,
     )  # fmt: skip
     priority: int = _option(
-        0, within(-MAX_PRIORITY, MAX_PRIORITY), "Jobs of a higher priority start before your other queued jobs",
-        by_default="0", metavar="N", value_type=int, label="Priority",
+        0, check_range(-MAX_PRIORITY, MAX_PRIORITY), "Jobs of a higher priority start before your other queued jobs",
+        default_text="0", metavar="N", value_type=int, label="Priority",
     )  # fmt: skip
     after: tuple[str, ...] = _option(
-        (), _parse_jobs, "Start after this job has completed; if it fails, this job is canceled. Can be repeated",
-        metavar="ID", repeats=True, label="Starts after", shown=lambda ids: ", ".join(map(humanize.short_id, ids)),
-        is_inherited=False,
+        (), _parse_jobs,
+        "Start after job ID has completed; if that job fails, the new job is canceled. Can be repeated", metavar="ID",
+        is_repeatable=True, is_inherited=False, label="Starts after",
+        format_value=lambda ids: ", ".join(map(humanize.short_id, ids)),
     )  # fmt: skip
     max_run_duration_seconds: float | None = _option(
         None, _check_positive, "Stop the job after S seconds", metavar="S", value_type=float, aliases=("timeout",),
-        label="Stops after", shown=humanize.duration,
+        label="Stops after", format_value=humanize.duration,
     )  # fmt: skip
     #: The job fails, and its stacks are stored, if no rank makes progress for this long; None: only report it.
     hang_timeout_seconds: float | None = _option(
         None, _check_positive,
         "Stop the job and keep the stacks of all ranks when no rank makes progress for S seconds", metavar="S",
-        value_type=float, aliases=("hang_timeout",), label="Hangs after", shown=humanize.duration,
+        value_type=float, aliases=("hang_timeout",), label="Hang timeout", format_value=humanize.duration,
     )  # fmt: skip
     idle_timeout_seconds: float | None = _option(
         None, _check_positive, "Stop a session's ranks after S seconds without a cell",
-        by_default="never on this machine, 2 h on other clusters", metavar="S", value_type=float,
-        aliases=("idle_timeout",), in_form=False, label="Ends when idle for", shown=humanize.duration,
+        default_text="never on this machine, 2 h on other clusters", metavar="S", value_type=float,
+        aliases=("idle_timeout",), is_in_form=False, label="Idle timeout", format_value=humanize.duration,
     )  # fmt: skip
     max_restarts: int = _option(
-        0, within(0, MAX_RESTARTS),
-        "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are kept", by_default="0",
-        metavar="N", value_type=int, aliases=("reset_limit",), label="Restarts", shown=lambda count: f"up to {count}",
+        0, check_range(0, MAX_RESTARTS),
+        "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are kept", default_text="0",
+        metavar="N", value_type=int, aliases=("reset_limit",), label="Restarts", format_value="up to {}".format,
     )  # fmt: skip
     keep_checkpoints: str = _option(
-        "", lambda value, field: keep_rule(str(value), field).text,
+        "", lambda value, field: parse_keep_rule(str(value), field).text,
         "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (add lowest or highest "
-        "before the metric to choose)", by_default="all", metavar="WHICH", in_form=False, label="Keeps checkpoints",
+        "before the metric to choose)", default_text="all", metavar="RULE", is_in_form=False, label="Keeps checkpoints",
     )  # fmt: skip
     notify_when: tuple[str, ...] = _option(
         (), check_rules, "Send a message when a metric's mean over ranks meets a rule for the first time, such as "
-        '"val_acc > 0.9". Can be repeated', metavar="RULE", repeats=True, in_form=False, label="Notifies when",
-        shown=", ".join,
+        '"val_acc > 0.9". Can be repeated', metavar="RULE", is_repeatable=True, is_in_form=False, label="Notifies when",
+        format_value=", ".join,
     )  # fmt: skip
     track: str = _option(
-        "", tracking.check, "Track the job with mlflow, tensorboard or wandb, or several separated by commas; off for "
-        "none", by_default="from your settings", metavar="NAME", label="Tracked with", shown=tracking.titles,
+        "", tracking.check_trackers, "Track the job with mlflow, tensorboard or wandb, several separated by commas, or "
+        "off for none", default_text="from your settings", metavar="NAME", label="Tracked with",
+        format_value=tracking.format_titles,
     )  # fmt: skip
     min_node_count: int | None = _option(
         None, check_count, "Restart with the remaining nodes after a node is lost, as long as at least N remain",
-        by_default="all", metavar="N", value_type=int, in_form=False, label="Minimum nodes",
-        shown=lambda count: f"at least {humanize.plural(count, 'node')}",
+        default_text="all", metavar="N", value_type=int, is_in_form=False, label="Minimum nodes",
+        format_value=lambda count: f"at least {humanize.plural(count, 'node')}",
     )  # fmt: skip
-    #: A longer log is truncated to its first half and its last lines; metrics, states and results are never dropped.
+    #: A longer log keeps only its first half and its last lines; metrics, states and results are never dropped.
     max_log_bytes: int = _option(
-        1_000_000_000, byte_count, "Longest log in bytes; of a longer log, keep the first half and the last lines",
-        by_default="1 GB", metavar="N", value_type=int, in_form=False, label="Log",
-        shown=lambda limit: f"up to {humanize.size(limit)}",
+        1_000_000_000, parse_size, "Maximum size of the log in bytes; a longer log keeps only its first half and its "
+        "last lines", default_text="1 GB", metavar="N", value_type=int, is_in_form=False, label="Log",
+        format_value=lambda limit: f"up to {humanize.size(limit)}",
     )  # fmt: skip
     metrics_from_output: bool = _option(
-        default=True, check=_check_bool, by_default="yes", switch=True,
+        default=True, check=_check_bool, default_text="yes", is_switch=True,
         help_="Read metrics and progress from printed output, until the code reports its own",
-        label="Printed metrics", shown=lambda enabled: "read" if enabled else "not read",
+        label="Printed metrics", format_value=lambda enabled: "read" if enabled else "not read",
     )  # fmt: skip
     weight_check_steps: int = _option(
-        100, within(0, 1_000_000_000),
+        100, check_range(0, 1_000_000_000),
         "Compare the weights of all ranks every N optimizer steps (torch); 0: never",
-        by_default="100", metavar="N", value_type=int, in_form=False, label="Weights compared",
-        shown=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",
+        default_text="100", metavar="N", value_type=int, is_in_form=False, label="Weights compared",
+        format_value=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",
     )  # fmt: skip
-    #: Makes torch record the stack of each live allocation, about 2 microseconds each (worker.hooks.gpu_memory).
+    #: Makes torch record the stack of each live allocation, which costs about 2 microseconds (worker.hooks.gpu_memory).
     record_gpu_memory: bool = _option(
-        default=False, check=_check_bool, switch=True, by_default="no",
-        help_="Record which lines hold GPU memory (torch), to name the largest if the memory is full", in_form=False,
-        label="GPU memory", shown=lambda recorded: "recorded by line" if recorded else "not recorded",
+        default=False, check=_check_bool, is_switch=True, default_text="no",
+        help_="Record which lines allocate GPU memory (torch), so that an out-of-memory error lists the largest",
+        is_in_form=False, label="GPU memory", format_value=lambda on: "recorded by line" if on else "not recorded",
     )  # fmt: skip
     #: For code in which the check is wrong, for example because a module adds names to the builtins.
     allow_undefined: bool = _option(
-        default=False, check=_check_bool, switch=True, by_default="no",
-        help_="Start although the code uses a name that nothing defines", label="Undefined names",
-        shown=lambda allowed: "allowed" if allowed else "refused",
+        default=False, check=_check_bool, is_switch=True, default_text="no",
+        help_="Start even if the code uses undefined names", label="Undefined names",
+        format_value=lambda allowed: "allowed" if allowed else "refused",
     )  # fmt: skip
     stop_grace_seconds: float = _option(
-        5.0, _check_positive, "Time between the signals INT, TERM and KILL when the job is stopped",
-        by_default="5", metavar="S", value_type=float, in_form=False, label="Grace period", shown=humanize.duration,
+        5.0, _check_positive, "Seconds between the signals INT, TERM and KILL when the job is stopped",
+        default_text="5", metavar="S", value_type=float, is_in_form=False, label="Grace period",
+        format_value=humanize.duration,
     )  # fmt: skip
-    environment_variables: dict[str, str] = dataclasses.field(default_factory=dict, metadata={"about": About(
+    environment_variables: dict[str, str] = dataclasses.field(default_factory=dict, metadata={"info": OptionInfo(
         check=_check_variables,
-        help="An environment variable of the ranks; NAME alone passes its value on this machine. Can be repeated",
-        flags=("--env",), metavar="NAME=VALUE", repeats=True, aliases=("env",), is_inherited=False,
+        help="An environment variable of the ranks; NAME alone passes the value from this machine. Can be repeated",
+        flags=("--env",), metavar="NAME=VALUE", is_repeatable=True, aliases=("env",), is_inherited=False,
     )})  # fmt: skip
     data: tuple[DataSource, ...] = _option(
         (), lambda value, _: value,
         "Data to copy to every node before the ranks start: blob://account/container/prefix, s3://bucket/prefix, "
         "gs://bucket/prefix, https://host/file, shared:/path or a path on this machine; ?shard gives each node a "
-        "part. Can be repeated", metavar="NAME=ADDRESS", repeats=True,
-        label="Data", shown=lambda sources: ", ".join(f"{source.name}={source.url}" for source in sources),
+        "part. Can be repeated", metavar="NAME=ADDRESS", is_repeatable=True,
+        label="Data", format_value=lambda sources: ", ".join(f"{source.name}={source.url}" for source in sources),
     )  # fmt: skip
     pip_packages: tuple[str, ...] = _option(
         (), check_packages,
         "A package to install from PyPI on every node before the ranks start, such as numpy==2.2. Can be repeated",
-        flags=("--pip",), metavar="PACKAGE", repeats=True, aliases=("packages_to_install",), label="pip packages",
-        shown=", ".join,
+        flags=("--pip",), metavar="PACKAGE", is_repeatable=True, aliases=("packages_to_install",), label="pip packages",
+        format_value=", ".join,
     )  # fmt: skip
     conda_packages: tuple[str, ...] = _option(
         (), check_packages,
         "A package to install with conda on every node before the ranks start, such as conda-forge::ffmpeg=7. Can be "
         "repeated",
-        flags=("--conda",), metavar="PACKAGE", repeats=True, label="conda packages", shown=", ".join,
+        flags=("--conda",), metavar="PACKAGE", is_repeatable=True, label="conda packages", format_value=", ".join,
     )  # fmt: skip
     requirements: str = _option(
         "", _to_text,
         "Packages to install on every node before the ranks start: requirements.txt, pylock.toml, or a script with "
         "inline dependencies (PEP 723)", metavar="FILE", aliases=("pip_requirements_file",),
-        label="Requirements", shown=lambda text: humanize.plural(text.count("\n"), "line"),
+        label="Requirements", format_value=lambda text: humanize.plural(text.count("\n"), "line"),
     )  # fmt: skip
     outputs: str = _option(
         "", lambda value, field: parse_blob(str(value).rstrip("/"), field).address,
         "Where to copy outputs/ at the end, besides the job's folder: blob://account/container/prefix",
-        metavar="PLACE", label="Outputs to",
+        metavar="ADDRESS", label="Outputs to",
     )  # fmt: skip
 
 
 #: The metadata of each option, by name.
-ABOUT: dict[str, About] = {field.name: field.metadata["about"] for field in dataclasses.fields(JobOptions)}
+OPTIONS: dict[str, OptionInfo] = {field.name: field.metadata["info"] for field in dataclasses.fields(JobOptions)}
 #: The default of each option.
 DEFAULTS: dict[str, Any] = {field.name: getattr(JobOptions(), field.name) for field in dataclasses.fields(JobOptions)}
 
 
-def flags(name: str) -> list[str]:
+def list_flags(name: str) -> list[str]:
     """Return the flags of an option, the short one first."""
-    spellings = ABOUT[name].flags
+    spellings = OPTIONS[name].flags
     return list(spellings) if "--" in "".join(spellings) else [*spellings, f"--{name.replace('_', '-')}"]
 
 
-def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked values of options under their primary names, without defaults.
 
     Raises InvalidSpec, which names the option and the allowed values.
     """
     values = {
-        name: about.check(value, name)
-        for name, about in ABOUT.items()
+        name: option.check(value, name)
+        for name, option in OPTIONS.items()
         if (value := options.get(name)) is not None and not (isinstance(value, str) and not value)
     }
     return {name: value for name, value in values.items() if value is not None}

@@ -21,7 +21,7 @@ from distdl_jupyter.worker.secret_patterns import mask
 #: The options that request packages.
 FIELDS = ("pip_packages", "conda_packages", "requirements")
 #: The programs that install conda packages; the first available one is used.
-CONDAS = ("mamba", "micromamba", "conda")
+CONDA_PROGRAMS = ("mamba", "micromamba", "conda")
 #: Maximum characters of a requirements file, with the files that it includes.
 _MAX_CHARACTERS = 1_000_000
 #: The block of a script's metadata (packaging.python.org/en/latest/specifications/inline-script-metadata).
@@ -51,12 +51,12 @@ def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
     return packages or None
 
 
-def is_lock(text: str) -> bool:
+def is_lock_file(text: str) -> bool:
     """Return whether requirements are a lock file (PEP 751)."""
     return re.search(r"(?m)^lock-version\s*=", text) is not None
 
 
-def requirements(source: str, folder: Path, field: str = "requirements") -> str:
+def read_requirements(source: str, folder: Path, field: str = "requirements") -> str:
     """Return the text of a requirements file, with a newline at its end; "" for none. Raises InvalidSpec.
 
     A path is relative to ``folder``; a ``source`` that ends with a newline is already the text.
@@ -68,13 +68,13 @@ def requirements(source: str, folder: Path, field: str = "requirements") -> str:
         path = folder / Path(source).expanduser()
         text = _read_file(path, field)
         if path.suffix == ".py":
-            text = of_script(text, path.name, field)
+            text = parse_script(text, path.name, field)
         elif path.suffix != ".toml":
             text = "\n".join(_expand_includes(path, text, field, {path.resolve()})) + "\n"
     if len(text) > _MAX_CHARACTERS:
         hint = "Remove what the job does not need."
         raise InvalidSpec(f"{field} is longer than 1 MB.", code="requirements-too-long", field=field, hint=hint)
-    if is_lock(text):
+    if is_lock_file(text):
         _reject_passwords(text, field)
         return text
     lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
@@ -100,12 +100,12 @@ def _read_file(path: Path, field: str) -> str:
         raise InvalidSpec(text, code="requirements-unreadable", field=field, hint=_FORMATS_HINT) from None
 
 
-def states_packages(script: str) -> bool:
+def declares_packages(script: str) -> bool:
     """Return whether a script's comments declare its dependencies (PEP 723)."""
     return _SCRIPT_METADATA.search(script) is not None
 
 
-def of_script(text: str, name: str, field: str = "requirements") -> str:
+def parse_script(text: str, name: str, field: str = "requirements") -> str:
     """Return the dependencies that a script declares, one per line. Raises InvalidSpec."""
     import tomllib  # few jobs need it
 
@@ -154,10 +154,10 @@ def _reject_passwords(text: str, field: str) -> None:
             raise InvalidSpec(text, code="requirements-password", field=field, hint=hint)
 
 
-def installers() -> list[str]:
-    """Return the package installers of this machine: pip, uv and the programs in ``CONDAS``."""
+def list_installers() -> list[str]:
+    """Return the package installers of this machine: pip, uv and the programs in ``CONDA_PROGRAMS``."""
     pip = ["pip"] if importlib.util.find_spec("pip") else []
-    return pip + [name for name in ("uv", *CONDAS) if find_program(name)]
+    return pip + [name for name in ("uv", *CONDA_PROGRAMS) if find_program(name)]
 
 
 def find_program(name: str) -> str | None:

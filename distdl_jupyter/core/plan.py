@@ -69,7 +69,7 @@ class Placement:
         return Counter(slot.node for slot in self.ranks)
 
 
-def with_ports(placement: Placement, ports: int, rank_ports: Callable[[RankSlot, int], RankPorts]) -> Placement:
+def assign_ports(placement: Placement, ports: int, rank_ports: Callable[[RankSlot, int], RankPorts]) -> Placement:
     """Return the placement with ``ports`` ports for every rank from ``rank_ports``; unchanged for 0."""
     if not ports:
         return placement

@@ -25,7 +25,7 @@ import msgspec
 
 from distdl_jupyter.core.store import JobFolder
 
-FOLDER = "profiles"
+FOLDER_NAME = "profiles"
 #: Maximum number of steps of a profile, and maximum size of a rank's trace in bytes.
 MAX_STEPS, MAX_TRACE_BYTES = 50, 100_000_000
 #: Maximum number of operators in a profile, and size of the pieces of a trace in bytes.
@@ -91,21 +91,21 @@ class _ProfileFile(msgspec.Struct):
     missing: dict[int, str] = {}
 
 
-def folder_of(folder: JobFolder, number: int) -> Path:
+def get_folder(folder: JobFolder, number: int) -> Path:
     """Return the folder of a profile."""
-    return folder.path / FOLDER / str(number)
+    return folder.path / FOLDER_NAME / str(number)
 
 
-def numbers(folder: JobFolder) -> list[int]:
+def list_numbers(folder: JobFolder) -> list[int]:
     """Return the numbers of all stored profiles, the oldest first."""
-    names = (file.parent.name for file in (folder.path / FOLDER).glob("*/profile.json"))
+    names = (file.parent.name for file in (folder.path / FOLDER_NAME).glob("*/profile.json"))
     return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
 
 
 def read(folder: JobFolder, number: int | None = None) -> Profile | None:
     """Return a stored profile, the newest by default; None if there is none or it cannot be read."""
-    number = max(numbers(folder), default=0) if number is None else number
-    path = folder_of(folder, number)
+    number = max(list_numbers(folder), default=0) if number is None else number
+    path = get_folder(folder, number)
     try:
         return parse_profile(number, json.loads((path / "profile.json").read_text(encoding="utf-8")), path)
     except (OSError, ValueError):

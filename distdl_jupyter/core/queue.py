@@ -12,7 +12,7 @@ from distdl_jupyter.core.state import State
 #: Values of ``lacks``: resources are free but reserved for earlier jobs; the job waits for the end of another one.
 ORDER, AFTER = "order", "after"
 #: The beginning of the end reason of a job that was moved to another cluster; its name and a period follow.
-MOVED = "The job was moved to "
+MOVED_PREFIX = "The job was moved to "
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Holding:
     memory: float = 0
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """The job's name, with its user if the job belongs to another user."""
         return f"{self.name} of {self.user}" if self.user else self.name
 
@@ -76,24 +76,24 @@ class QueueView:
     is_fixed: bool = False
 
 
-def amount(name: str, value: float) -> str:
+def format_amount(name: str, value: float) -> str:
     """Return an amount as text: "2 GPUs", "4 cores", "24 GB of memory"."""
     if name == "memory":
         return f"{size(value)} of memory"
     return plural(value, "GPU" if name == "gpus" else "core")
 
 
-def reason(needs: Mapping[str, float], lacks: Iterable[str], names: Iterable[str]) -> str:
+def format_reason(needs: Mapping[str, float], lacks: Iterable[str], names: Iterable[str]) -> str:
     """Return why a job waits: "waiting for 2 GPUs, held by digits"."""
     lacks, jobs = tuple(lacks), list(names)
     if lacks == (ORDER,):
         return f"waiting for its turn, after {listing(jobs)}" if jobs else "waiting for its turn"
     if lacks == (AFTER,):
         return f"waiting for {listing(jobs)} to complete"
-    resources = listing([amount(name, needs[name]) for name in lacks if name in needs] or ["a slot"])
+    resources = listing([format_amount(name, needs[name]) for name in lacks if name in needs] or ["a slot"])
     return f"waiting for {resources}" + (f", held by {listing(jobs)}" if jobs else "")
 
 
-def not_queued_error(id_: str, state: State) -> JobNotRunning:
+def make_not_queued_error(id_: str, state: State) -> JobNotRunning:
     """Return the error for an operation that needs a queued job."""
     return JobNotRunning(f"Job {id_} is no longer queued: it is {state.value}.", code="job-not-queued")

@@ -1,7 +1,7 @@
 """Masks secrets in everything that is written about a job: known values, and text that looks like a secret.
 
 A ``Redactor`` masks the values of secret variables: plain, quoted for URLs, as JSON and as base64. Code without a
-``Redactor`` uses ``text``. The patterns are defined in ``worker.secret_patterns``.
+``Redactor`` uses ``mask_text``. The patterns are defined in ``worker.secret_patterns``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from distdl_jupyter.worker import secret_patterns
 from distdl_jupyter.worker.secret_patterns import MASK, looks_secret
 
 #: Shorter values occur in many texts by chance.
-SHORTEST = 6
+MIN_SECRET_LENGTH = 6
 #: Characters to hold back at the end of an unfinished line, where a secret could begin; more for longer secrets.
-LONGEST_HELD = 512
-_KEY, _BEGIN, _END = "PRIVATE KEY-----", "-----BEGIN ", "-----END "
+MAX_HELD_LENGTH = 512
+_KEY_MARKER, _BEGIN_MARKER, _END_MARKER = "PRIVATE KEY-----", "-----BEGIN ", "-----END "
 #: Maximum number of lines of a private key; a begin without an end must not mask the whole log.
 _MAX_KEY_LINES = 200
 _ZERO_DIGITS = bytes.maketrans(b"123456789", b"000000000")
@@ -38,7 +38,7 @@ _SWITCHES = frozenset(("enabled", "disabled", "default", "required", "optional",
 _MAX_CLEAN_NAMES = 10_000
 
 
-def text(string: str) -> str:
+def mask_text(string: str) -> str:
     """Return the text with everything masked that matches a pattern of secrets."""
     return secret_patterns.mask(string)
 
@@ -51,7 +51,7 @@ def is_secret(name: str, value: str) -> bool:
 def refuse_secrets(options: Mapping[str, Any]) -> None:
     """Raise InvalidSpec if an option of a cluster or backend holds a secret, because options are stored and shown."""
     for name, value in options.items():
-        if isinstance(value, str) and (masked := text(value)) != value:
+        if isinstance(value, str) and (masked := mask_text(value)) != value:
             masked_part = next(part for part in masked.split() if MASK in part)
             message = f"{name} contains a secret ({masked_part}), and options are stored with the job."
             hint = "Pass it as an environment variable instead."
@@ -72,7 +72,7 @@ class Redactor:
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        self._values = sorted({variant for value in values for variant in _variants(value)}, key=len, reverse=True)
+        self._values = sorted({variant for value in values for variant in _list_variants(value)}, key=len, reverse=True)
         #: Streams in the middle of a private key, with the maximum number of lines that may follow.
         self._open_keys: dict[Any, int] = {}
         self._clean_names: set[str] = set()
@@ -81,13 +81,13 @@ class Redactor:
         self._multiline_values = [value for value in self._values if "\n" in value]
 
     @classmethod
-    def of(cls, *environments: Mapping[str, str]) -> Redactor:
+    def from_variables(cls, *environments: Mapping[str, str]) -> Redactor:
         """Return a redactor for the variables whose name looks secret, and for all values of the last mapping."""
         *named, secrets = environments
         values = [value for mapping in named for name, value in mapping.items() if _has_secret_name(name, value)]
         return cls(value for value in (*values, *secrets.values()) if not _is_plain(value))
 
-    def text(self, string: str) -> str:
+    def mask_text(self, string: str) -> str:
         """Return the text without secrets."""
         if len(string) > _MIN_CACHED_BLOCK and self._is_clean(string):
             return string
@@ -97,7 +97,7 @@ class Redactor:
         return secret_patterns.mask(string)
 
     def _is_clean(self, text: str) -> bool:
-        if _KEY in text or any(value in text for value in self._multiline_values):
+        if _KEY_MARKER in text or any(value in text for value in self._multiline_values):
             return False
         new = set(_zero_digits(text).split(b"\n")) - self._clean_lines
         if new:
@@ -110,47 +110,47 @@ class Redactor:
                 self._clean_lines |= new
         return True
 
-    def data(self, document: Any) -> Any:
+    def mask_data(self, document: Any) -> Any:
         """Return JSON data with the secrets in its strings masked."""
         if isinstance(document, str):
-            return self.text(document) if len(document) >= SHORTEST else document
+            return self.mask_text(document) if len(document) >= MIN_SECRET_LENGTH else document
         if isinstance(document, dict):
-            return {self.data(name): self._mask_entry(name, value) for name, value in document.items()}
-        return type(document)(map(self.data, document)) if isinstance(document, list | tuple) else document
+            return {self.mask_data(name): self._mask_entry(name, value) for name, value in document.items()}
+        return type(document)(map(self.mask_data, document)) if isinstance(document, list | tuple) else document
 
     def _mask_entry(self, name: Any, value: Any) -> Any:
         is_secret = isinstance(name, str) and isinstance(value, str) and looks_secret(name)
-        return MASK if is_secret and len(value) >= SHORTEST and "•" not in value else self.data(value)
+        return MASK if is_secret and len(value) >= MIN_SECRET_LENGTH and "•" not in value else self.mask_data(value)
 
-    def event(self, type_: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def mask_event(self, type_: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of an event without secrets; the text of log events is masked by ``lines``."""
         if type_ == "handle":  # attaching to a job needs its exact values
             return fields
         if type_ != "metric":
-            return {name: self.data(value) for name, value in fields.items()}
+            return {name: self.mask_data(value) for name, value in fields.items()}
         if self._clean_names.issuperset(fields["values"]):
             return fields
-        names = {name: self.text(name) for name in fields["values"]}
+        names = {name: self.mask_text(name) for name in fields["values"]}
         if len(self._clean_names) < _MAX_CLEAN_NAMES:
             self._clean_names.update(name for name, masked in names.items() if masked == name)
         return {**fields, "values": {names[name]: value for name, value in fields["values"].items()}}
 
-    def lines(self, stream: Any, block: str) -> str:
+    def mask_lines(self, stream: Any, block: str) -> str:
         """Return lines of one stream without secrets, including a private key that spans several calls."""
         if stream in self._open_keys:
-            key, end, rest = block.partition(_END)
+            key, end, rest = block.partition(_END_MARKER)
             self._open_keys[stream] -= key.count("\n") + 1
             if end or self._open_keys[stream] <= 0:
                 del self._open_keys[stream]
             block = f"{MASK}\n{end}{rest}" if end else MASK
-        if _KEY in block and block.rfind(_BEGIN) > block.rfind(_END):
+        if _KEY_MARKER in block and block.rfind(_BEGIN_MARKER) > block.rfind(_END_MARKER):
             self._open_keys[stream] = _MAX_KEY_LINES
-        return self.text(block)
+        return self.mask_text(block)
 
-    def safe_end(self, line: str) -> int:
+    def find_safe_end(self, line: str) -> int:
         """Return the number of characters of an unfinished line to pass on: those before a possible secret."""
         sizes = [len(value) for value in self._values]
-        stop = max(0, len(line) - max([LONGEST_HELD, *sizes]))
+        stop = max(0, len(line) - max([MAX_HELD_LENGTH, *sizes]))
         secrets = [(start, start + size) for value, size in zip(self._values, sizes, strict=True)
                    if (start := line.find(value, max(0, stop - size), stop + size)) >= 0]  # fmt: skip
         return min(
@@ -158,9 +158,9 @@ class Redactor:
             default=stop,
         )
 
-    def cut(self, line: str) -> str:
+    def mask_unfinished(self, line: str) -> str:
         """Return an unfinished line for display, without secrets and without the beginning of a known secret."""
-        masked = self.text(line)
+        masked = self.mask_text(line)
         for value in self._values:
             for size in range(min(len(value) - 1, len(masked)), 3, -1):
                 if masked.endswith(value[:size]):
@@ -172,7 +172,7 @@ def _zero_digits(text: str) -> bytes:
     return text.encode("utf-8", _ERRORS).translate(_ZERO_DIGITS)
 
 
-def _variants(value: str) -> set[str]:
+def _list_variants(value: str) -> set[str]:
     """Return the forms of a value in logs, and those of its long lines and of the value in ``user:value``."""
     import base64
     import html
@@ -201,13 +201,13 @@ def _variants(value: str) -> set[str]:
             for before in range(3):
                 letters = encode(bytes(before) + raw).decode()
                 variants.add(letters[-(-before * 8 // 6) : (before + len(raw)) * 8 // 6])
-    return {variant for variant in variants if len(variant) >= SHORTEST}
+    return {variant for variant in variants if len(variant) >= MIN_SECRET_LENGTH}
 
 
 def _is_plain(value: str) -> bool:
     """Return whether a value cannot be a secret: too short, a switch, or the path of an existing file."""
     return (
-        len(value) < SHORTEST
+        len(value) < MIN_SECRET_LENGTH
         or value.lower() in _SWITCHES
         or (value.startswith(("/", "~", ".")) and Path(value).expanduser().exists())
     )
@@ -216,16 +216,17 @@ def _is_plain(value: str) -> bool:
 def mask_spec(job: JobSpec, redactor: Redactor) -> JobSpec:
     """Return the spec to store. Its code, command and arguments are only for display; the job runs an unmasked copy."""
     source = dataclasses.replace(
-        job.source, code=redactor.text(job.source.code), command=redactor.text(job.source.command),
+        job.source, code=redactor.mask_text(job.source.code), command=redactor.mask_text(job.source.command),
     )  # fmt: skip
-    captured = tuple(dataclasses.replace(variable, detail=redactor.text(variable.detail)) for variable in job.captured)
+    captured = tuple(dataclasses.replace(entry, detail=redactor.mask_text(entry.detail)) for entry in job.captured)
+    arguments = mask_arguments(job.script_arguments, redactor.mask_text)
     return dataclasses.replace(
-        job, name=redactor.text(job.name), source=source, captured=captured,
-        findings=redactor.data(job.findings), script_arguments=mask_arguments(job.script_arguments, redactor.text),
+        job, name=redactor.mask_text(job.name), source=source, captured=captured,
+        findings=redactor.mask_data(job.findings), script_arguments=arguments,
     )  # fmt: skip
 
 
-def masked_arguments(shown: Iterable[str], actual: Iterable[Any]) -> dict[str, str]:
+def find_masked_arguments(shown: Iterable[str], actual: Iterable[Any]) -> dict[str, str]:
     """Return the command-line arguments that are masked in ``shown``; for ``--flag=value``, only the value."""
     values = {}
     for number, (displayed, argument) in enumerate(zip(shown, map(str, actual), strict=False)):
@@ -235,7 +236,7 @@ def masked_arguments(shown: Iterable[str], actual: Iterable[Any]) -> dict[str, s
     return values
 
 
-def mask_arguments(argv: Iterable[str], mask: Callable[[str], str] = text) -> tuple[str, ...]:
+def mask_arguments(argv: Iterable[str], mask: Callable[[str], str] = mask_text) -> tuple[str, ...]:
     """Return command-line arguments without secrets, also if ``--token`` and its value are separate arguments."""
     masked: list[str] = []
     masks_next = False
@@ -245,6 +246,6 @@ def mask_arguments(argv: Iterable[str], mask: Callable[[str], str] = text) -> tu
         if masks_next and not argument.startswith("-"):
             masked.append(MASK)
         else:
-            masked.append(f"{flag}={MASK}" if is_secret_flag and len(value) >= SHORTEST else mask(argument))
+            masked.append(f"{flag}={MASK}" if is_secret_flag and len(value) >= MIN_SECRET_LENGTH else mask(argument))
         masks_next = is_secret_flag and not equals
     return tuple(masked)

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter.core.aliases import unknown
+from distdl_jupyter.core.aliases import describe_unknown
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 Kind = Literal["backends", "clusters"]
 KINDS: tuple[Kind, ...] = ("backends", "clusters")
 #: The default backends for several processes and for one.
-DEFAULT, SINGLE = "torch", "plain"
+DEFAULT_BACKEND, SINGLE_PROCESS_BACKEND = "torch", "plain"
 
 
 @functools.cache
-def _entry_points() -> dict[Kind, dict[str, EntryPoint]]:
+def _scan_entry_points() -> dict[Kind, dict[str, EntryPoint]]:
     """Return all plug-ins by kind and name. The scan of every installed package runs once for both kinds."""
     from importlib import metadata  # imports the whole ``email`` package
 
@@ -34,14 +34,14 @@ def _entry_points() -> dict[Kind, dict[str, EntryPoint]]:
     return {kind: {point.name: point for point in points.select(group=f"distdl_jupyter.{kind}")} for kind in KINDS}
 
 
-def names(kind: Kind) -> list[str]:
+def list_names(kind: Kind) -> list[str]:
     """Return the names of all plug-ins of this kind, sorted, without loading them."""
-    return sorted(_entry_points()[kind])
+    return sorted(_scan_entry_points()[kind])
 
 
-def built_in(kind: Kind) -> list[str]:
+def list_built_in(kind: Kind) -> list[str]:
     """Return the modules of the plug-ins that come with this package, sorted, without loading them."""
-    modules = (point.value.partition(":")[0] for point in _entry_points()[kind].values())
+    modules = (point.value.partition(":")[0] for point in _scan_entry_points()[kind].values())
     return sorted(module for module in modules if module.startswith("distdl_jupyter."))
 
 
@@ -50,9 +50,9 @@ def get(kind: Kind, name: str) -> Any:
 
     Raises InvalidSpec for an unknown name and PluginUnavailable when it cannot be loaded.
     """
-    point = _entry_points()[kind].get(name)
+    point = _scan_entry_points()[kind].get(name)
     if point is None:
-        raise InvalidSpec(unknown(name, names(kind), kind[:-1]), code="plugin-unknown", field=kind[:-1])
+        raise InvalidSpec(describe_unknown(name, list_names(kind), kind[:-1]), code="plugin-unknown", field=kind[:-1])
     try:
         return point.load()()
     except Exception as error:
@@ -65,7 +65,7 @@ def get(kind: Kind, name: str) -> Any:
         raise PluginUnavailable(message, code="plugin-not-loadable", hint=hint) from error
 
 
-def options(kind: Kind, name: str) -> tuple[dataclasses.Field[Any], ...]:
+def get_options(kind: Kind, name: str) -> tuple[dataclasses.Field[Any], ...]:
     """Return the fields of a plug-in's ``Options`` (help and choices are in each field's metadata)."""
     return dataclasses.fields(get(kind, name).Options)
 
@@ -83,7 +83,9 @@ def make_options(form: type, values: Mapping[str, Any], owner: str) -> Any:
     fields = {field.name: field for field in dataclasses.fields(form)}
     for key, value in values.items():
         if key not in fields:
-            raise InvalidSpec(unknown(key, fields, "option", f"of {owner}"), code="plugin-option-unknown", field=key)
+            raise InvalidSpec(
+                describe_unknown(key, fields, "option", f"of {owner}"), code="plugin-option-unknown", field=key
+            )
         choices = fields[key].metadata.get("choices")
         if choices and value not in choices:
             message = f"{key} must be one of {', '.join(map(str, choices))}, not {value!r}."
@@ -108,36 +110,36 @@ def make_options(form: type, values: Mapping[str, Any], owner: str) -> Any:
 _DESCRIPTIONS = {str: "a string", bool: "true or false", int: "an integer", float: "a number", types.NoneType: ""}
 
 
-def backends() -> list[Any]:
+def load_backends() -> list[Any]:
     """Return all backends that can be loaded, in display order (see ``problems`` for the others)."""
     loaded = []
-    for name in names("backends"):
+    for name in list_names("backends"):
         with contextlib.suppress(PluginUnavailable):
             loaded.append(get("backends", name))
     return sorted(loaded, key=lambda plugin: (plugin.order, plugin.name))
 
 
-def backend_labels() -> dict[str, str]:
+def map_labels() -> dict[str, str]:
     """Return every label and its backend: {"horovod-mpi": "horovod", ...}."""
-    return {label: plugin.name for plugin in backends() for label in plugin.labels or (plugin.name,)}
+    return {label: plugin.name for plugin in load_backends() for label in plugin.labels or (plugin.name,)}
 
 
-def backend_label(name: str) -> str:
+def resolve_label(name: str) -> str:
     """Return the canonical label of a backend ("mpi" -> "horovod-mpi"), other names unchanged."""
     if _find_backend_name(name):
         return name
-    return next((plugin.aliases[name] for plugin in backends() if name in plugin.aliases), name)
+    return next((plugin.aliases[name] for plugin in load_backends() if name in plugin.aliases), name)
 
 
-def backend(label: str, values: dict[str, Any]) -> tuple[Any, Any]:
+def load_backend(label: str, values: dict[str, Any]) -> tuple[Any, Any]:
     """Return the backend of ``label`` and its options: those of the label, overridden by ``values``.
 
     Raises InvalidSpec for an unknown label or option, PluginUnavailable when the backend cannot be loaded.
     """
-    label = backend_label(label)
-    name = _find_backend_name(label) or backend_labels().get(label, label)
-    if name not in names("backends"):
-        message = unknown(label, backend_labels(), "distributed backend")
+    label = resolve_label(label)
+    name = _find_backend_name(label) or map_labels().get(label, label)
+    if name not in list_names("backends"):
+        message = describe_unknown(label, map_labels(), "distributed backend")
         raise InvalidSpec(message, code="backend-unknown", field="distributed_backend")
     plugin = get("backends", name)
     return plugin, check_options("backends", plugin.name, {**plugin.labels.get(label, {}), **values})

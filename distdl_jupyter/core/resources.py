@@ -26,20 +26,20 @@ CURVES = ("cpu", "memory", "gpu", "gpu_memory", "torch_allocated", "power", "dis
 #: Seconds of samples that marks are computed from, and minimum seconds of memory growth for a trend.
 _WINDOW_SECONDS, _TREND_SECONDS = 60.0, 20.0
 #: A GPU below this percentage is idle; memory above this share of the limit is nearly full.
-IDLE, FULL = 5.0, 0.95
+IDLE_PERCENT, FULL_SHARE = 5.0, 0.95
 #: Growing memory is marked if it would reach its limit within this many seconds.
 _SOON_SECONDS = 300.0
 #: Minimum memory growth as a share of the limit, and minimum share of one rank in that growth.
 _MIN_GROWTH, _MIN_RANK_SHARE = 0.02, 0.5
 _KEEP_NUMBERS = "Keep numbers between steps instead of tensors: loss.item()"
-_NO_TENSORS = (
+_FREE_GPU_MEMORY = (
     "Its tensors do not grow: either another program uses the GPU, or torch's memory is fragmented "
     "(set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class NodeUse:
+class NodeUsage:
     """Usage of a machine. ``cpu`` is in percent of one core; ``limit`` is the maximum usable memory."""
 
     cpu: float | None = None
@@ -57,7 +57,7 @@ class NodeUse:
 
 
 @dataclass(frozen=True, slots=True)
-class RankUse:
+class RankUsage:
     """The usage of one rank: its processes and its GPUs (None without any).
 
     ``gpu_memory`` is the memory of these GPUs that all processes use (NVML). ``torch_allocated`` is the part of the
@@ -99,8 +99,8 @@ class ResourceSample:
 
     t: float
     node: int
-    machine: NodeUse
-    ranks: Mapping[int, RankUse]
+    machine: NodeUsage
+    ranks: Mapping[int, RankUsage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class _Line(msgspec.Struct):
 
     t: float
     node: int
-    #: The fields of ``NodeUse``; CPU and memory of each rank; busy, memory and power of each GPU.
+    #: The fields of ``NodeUsage``; CPU and memory of each rank; busy, memory and power of each GPU.
     machine: tuple[_Number, _Number, _Number, _Number, _Number, _Number, _Number]
     ranks: dict[int, tuple[_Number, _Number]]
     gpus: dict[int, tuple[_Number, _Number, _Number]] = {}
@@ -137,7 +137,7 @@ class _Line(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Line)
 
 
-def sample_line(node: int, sample: Mapping[str, Any], torch: Mapping[int, Sequence[float]] | None = None) -> bytes:
+def encode_sample(node: int, sample: Mapping[str, Any], torch: Mapping[int, Sequence[float]] | None = None) -> bytes:
     """Return the line of an agent's sample. Raises LookupError, TypeError, ValueError or OverflowError if invalid."""
 
     def rounded(numbers: Iterable[float | None]) -> list[int | None]:
@@ -151,7 +151,7 @@ def sample_line(node: int, sample: Mapping[str, Any], torch: Mapping[int, Sequen
     data = {
         "t": round(sample["t"], 3),
         "node": node,
-        "machine": rounded(sample["node"].get(name) for name in NodeUse.__dataclass_fields__),
+        "machine": rounded(sample["node"].get(name) for name in NodeUsage.__dataclass_fields__),
         "ranks": {rank: rounded(values) for rank, values in sample["ranks"].items()},
         **{name: value for name, value in optional.items() if value},
     }
@@ -173,7 +173,7 @@ class ResourceBook:
         #: The facts about each node, its newest sample, and that of each rank with its usage.
         self.about: dict[int, NodeFacts] = {}
         self.nodes: dict[int, ResourceSample] = {}
-        self.ranks: dict[int, tuple[ResourceSample, RankUse]] = {}
+        self.ranks: dict[int, tuple[ResourceSample, RankUsage]] = {}
         #: Curves over seconds since the first sample, by the names in ``CURVES``.
         self.curves = SeriesBook()
         self._start_time: float | None = None
@@ -205,7 +205,7 @@ class ResourceBook:
         for rank, (cpu, memory) in line.ranks.items():
             used = gpus.get(rank, [])
             busy = [percent for _, (percent, _, _) in used if percent is not None]
-            ranks[rank] = RankUse(
+            ranks[rank] = RankUsage(
                 cpu,
                 memory,
                 sum(busy) / len(busy) if busy else None,
@@ -214,7 +214,7 @@ class ResourceBook:
                 _sum_known(power for _, (_, _, power) in used),
                 *self._torch.get(rank, ()),
             )
-        return ResourceSample(line.t, line.node, NodeUse(*line.machine), ranks)
+        return ResourceSample(line.t, line.node, NodeUsage(*line.machine), ranks)
 
     def _apply(self, sample: ResourceSample) -> None:
         self._start_time = sample.t if self._start_time is None else self._start_time
@@ -235,7 +235,7 @@ class ResourceBook:
             if values := {name: value for name, value in values.items() if value is not None}:
                 self.curves.apply({"type": "metric", "rank": rank, "step": step, "t": sample.t, "values": values})
 
-    def marks(self) -> list[ResourceMark]:
+    def find_marks(self) -> list[ResourceMark]:
         """Return the current problems, the worst first: memory that will end the job, then idle GPUs."""
         marks: list[ResourceMark] = []
         for node, samples in self._recent.items():
@@ -258,9 +258,9 @@ def _find_memory_problems(samples: Sequence[ResourceSample], host: str) -> Itera
         return
     available = machine.limit - machine.memory
     free = f"({size(max(0.0, available))} of {size(machine.limit)} free)"
-    rate = _growth([(sample.t, sample.machine.memory) for sample in samples], _MIN_GROWTH * machine.limit)
-    growth, rank = max((_growth(_values(samples, rank, "memory"), 0.0), rank) for rank in samples[-1].ranks)
-    if machine.memory >= FULL * machine.limit:
+    rate = _compute_growth([(sample.t, sample.machine.memory) for sample in samples], _MIN_GROWTH * machine.limit)
+    growth, rank = max((_compute_growth(_get_values(samples, rank, "memory"), 0.0), rank) for rank in samples[-1].ranks)
+    if machine.memory >= FULL_SHARE * machine.limit:
         used, rank = max((use.memory or 0.0, rank) for rank, use in samples[-1].ranks.items())
         text = f"The memory{on_host} is {100 * machine.memory / machine.limit:.0f} % full {free}. "
         yield ResourceMark("memory", rank, host, f"{text}Rank {rank} uses the most, {size(used)}.")
@@ -274,25 +274,25 @@ def _find_gpu_problems(samples: Sequence[ResourceSample], host: str) -> Iterator
     if samples[-1].t - samples[0].t < _WINDOW_SECONDS - 1:
         return
     for rank, use in samples[-1].ranks.items():
-        rate = _growth(_values(samples, rank, "gpu_memory"), _MIN_GROWTH * (use.gpu_limit or 0.0))
+        rate = _compute_growth(_get_values(samples, rank, "gpu_memory"), _MIN_GROWTH * (use.gpu_limit or 0.0))
         if use.gpu_limit and rate:
             seconds = max(0.0, use.gpu_limit - (use.gpu_memory or 0.0)) / rate
             text = f"The GPU memory of rank {rank}{on_host} grows by {size(rate)} per second and will be full in about "
-            tensors_grow = _growth(_values(samples, rank, "torch_allocated"), 0.0) or use.torch_allocated is None
-            remedy = _KEEP_NUMBERS if tensors_grow else _NO_TENSORS
+            tensor_growth = _compute_growth(_get_values(samples, rank, "torch_allocated"), 0.0)
+            remedy = _KEEP_NUMBERS if tensor_growth or use.torch_allocated is None else _FREE_GPU_MEMORY
             yield ResourceMark("gpu_memory", rank, host, f"{text}{duration(seconds)}. {remedy}")
-        busy = [value for _, value in _values(samples, rank, "gpu") if value is not None]
-        if len(busy) == len(samples) and max(busy) < IDLE:
-            text = f"The GPU of rank {rank}{on_host} has been idle for {duration(_WINDOW_SECONDS)}: under {IDLE:.0f} % "
-            text += f"busy, while the rank uses {use.cpu or 0:.0f} % of a core."
+        busy = [value for _, value in _get_values(samples, rank, "gpu") if value is not None]
+        if len(busy) == len(samples) and max(busy) < IDLE_PERCENT:
+            text = f"The GPU of rank {rank}{on_host} has been idle for {duration(_WINDOW_SECONDS)}: under "
+            text += f"{IDLE_PERCENT:.0f} % busy, while the rank uses {use.cpu or 0:.0f} % of a core."
             yield ResourceMark("gpu", rank, host, text)
 
 
-def _values(samples: Sequence[ResourceSample], rank: int, name: str) -> list[tuple[float, float | None]]:
+def _get_values(samples: Sequence[ResourceSample], rank: int, name: str) -> list[tuple[float, float | None]]:
     return [(sample.t, getattr(sample.ranks[rank], name)) for sample in samples if rank in sample.ranks]
 
 
-def _growth(points: Sequence[tuple[float, float | None]], min_growth: float) -> float:
+def _compute_growth(points: Sequence[tuple[float, float | None]], min_growth: float) -> float:
     """Return the growth of a value per second; 0 unless it grew in each quarter of the time and by ``min_growth``.
 
     Also 0 if the values cover less than ``_TREND_SECONDS``.

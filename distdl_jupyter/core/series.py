@@ -33,7 +33,7 @@ _MAX_RANK_BUCKETS, _MIN_BUCKETS = 64_000, 128
 #: The first buckets are 1 / 2**20 wide, so steps that differ by a millionth are distinct.
 _RESOLUTION = 2.0**20
 #: The kinds of values that are not finite, as bits.
-_KINDS = {1: "nan", 2: "inf", 4: "-inf"}
+_NON_FINITE_KINDS = {1: "nan", 2: "inf", 4: "-inf"}
 
 
 # what is read -----------------------------------------------------------------------------------
@@ -104,15 +104,15 @@ class RankCurve:
 #: One rank's values in a bucket: count, sum, lowest, highest and first step of the finite values; the kinds of other
 #: values as bits, and the first step with one.
 _COUNT, _TOTAL, _LOW, _HIGH, _STEP, _BAD_KINDS, _BAD_STEP = range(7)
-_EMPTY = array("d", (0, 0, math.inf, -math.inf, math.inf, 0, math.inf))
+_EMPTY_BUCKET = array("d", (0, 0, math.inf, -math.inf, math.inf, 0, math.inf))
 
 
-def new_bucket() -> array[float]:
+def create_bucket() -> array[float]:
     """Return an empty bucket."""
-    return _EMPTY[:]
+    return _EMPTY_BUCKET[:]
 
 
-def add(bucket: array[float], step: float, value: float) -> None:
+def add_value(bucket: array[float], step: float, value: float) -> None:
     """Add one value to a bucket."""
     if not math.isfinite(value):
         kind = 1 if value != value else 2 if value > 0 else 4
@@ -129,7 +129,7 @@ def add(bucket: array[float], step: float, value: float) -> None:
         bucket[_STEP] = step
 
 
-def _merge(bucket: array[float], other: Sequence[float]) -> None:
+def _merge_bucket(bucket: array[float], other: Sequence[float]) -> None:
     bucket[_COUNT] += other[_COUNT]
     bucket[_TOTAL] += other[_TOTAL]
     bucket[_HIGH] = max(bucket[_HIGH], other[_HIGH])
@@ -138,7 +138,7 @@ def _merge(bucket: array[float], other: Sequence[float]) -> None:
         bucket[index] = min(bucket[index], other[index])
 
 
-def _mean_of(bucket: array[float]) -> float:
+def _compute_mean(bucket: array[float]) -> float:
     return _clamp(bucket[_TOTAL] / bucket[_COUNT], bucket[_LOW], bucket[_HIGH])
 
 
@@ -147,7 +147,7 @@ def _clamp(mean: float, low: float, high: float) -> float:
     return min(high, max(low, mean)) if math.isfinite(mean) else low / 2 + high / 2
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _average(values: Sequence[float]) -> float | None:
     return sum(value / len(values) for value in values) if values else None
 
 
@@ -177,7 +177,7 @@ class _Series:
         if self.first is None or point[:2] < self.first[:2]:
             self.first = point
 
-    def forget(self, numbers: Iterable[int], step: float) -> None:
+    def remove(self, numbers: Iterable[int], step: float) -> None:
         """Remove buckets, and the first and last point if they are at ``step`` or later."""
         for number in numbers:
             self.buckets.pop(number, None)
@@ -221,7 +221,7 @@ class Metric:
             self._max_buckets = max(_MIN_BUCKETS, min(MAX_BUCKETS, _MAX_RANK_BUCKETS // len(self.series)))
         self.count += points
         series.count_points(points, (step, time, value))
-        number = self._bucket_number(step)
+        number = self._find_bucket(step)
         span = self._spans.get(number)
         if span is None:
             self._spans[number] = _Span(step, step, time)
@@ -231,44 +231,44 @@ class Metric:
             span.low = step
         bucket = series.buckets.get(number)
         if bucket is None:
-            bucket = series.buckets[number] = _EMPTY[:]
+            bucket = series.buckets[number] = _EMPTY_BUCKET[:]
         if folded:
-            _merge(bucket, [*map(float, folded)])
+            _merge_bucket(bucket, [*map(float, folded)])
         else:
-            add(bucket, step, value)
+            add_value(bucket, step, value)
         if len(self._spans) > self._max_buckets:
             self._coarsen()
 
-    def _bucket_number(self, step: float) -> int:
+    def _find_bucket(self, step: float) -> int:
         # Multiplying by ``_RESOLUTION`` is exact; a smaller factor would round the smallest steps to 0.
         return math.floor(step * _RESOLUTION) >> self._doublings
 
-    def extends(self, rank: int, step: float) -> bool:
+    def can_merge(self, rank: int, step: float) -> bool:
         """Return whether a point belongs to the bucket of the rank's last point, and is not before that point."""
         series = self.series.get(rank)
         is_current = self._current_ranks is None or rank in self._current_ranks
         if series is None or series.last is None or not is_current:
             return False
         last_step = series.last[0]
-        return step >= last_step and self._bucket_number(step) == self._bucket_number(last_step)
+        return step >= last_step and self._find_bucket(step) == self._find_bucket(last_step)
 
     def _drop_repeated(self, rank: int, step: float, current_ranks: set[int]) -> None:
         """Remove the points that a rank repeats after a restart; the first rank to report decides for all ranks."""
         if not current_ranks:
             self._repeated_from = step
             for other in self.series:
-                self.forget_from(other, step)
+                self.remove_from(other, step)
             self._spans = {number: span for number, span in self._spans.items() if span.low < step}
             for span in self._spans.values():
                 span.high = min(span.high, step)
         elif step < self._repeated_from:
-            self.forget_from(rank, step)
+            self.remove_from(rank, step)
         current_ranks.add(rank)
 
-    def forget_from(self, rank: int, step: float) -> None:
+    def remove_from(self, rank: int, step: float) -> None:
         """Remove the reports of one rank for this step and later ones, by buckets that begin there."""
         if rank in self.series:
-            self.series[rank].forget([number for number, span in self._spans.items() if span.low >= step], step)
+            self.series[rank].remove([number for number, span in self._spans.items() if span.low >= step], step)
 
     def _group_buckets(self, limit: int) -> tuple[int, dict[int, list[int]]]:
         """Return by how many doublings the buckets fit into at most ``limit`` groups, and these groups in order."""
@@ -293,11 +293,11 @@ class Metric:
             for number, bucket in buckets.items():
                 merged = series.buckets.setdefault(number >> doublings, bucket)
                 if merged is not bucket:
-                    _merge(merged, bucket)
+                    _merge_bucket(merged, bucket)
 
     # ---- curves from buckets ----
 
-    def band(self) -> Band:
+    def get_band(self) -> Band:
         """Return the metric over all ranks."""
         ranked = sorted(self.series.items())
         if not ranked or not self._spans:
@@ -310,13 +310,13 @@ class Metric:
             rows.append(_build_row(span, buckets))
             if bad := [(rank, bucket) for rank, bucket in buckets if bucket[_BAD_KINDS]]:
                 bits = {int(bucket[_BAD_KINDS]) for _, bucket in bad}
-                kinds = tuple(name for bit, name in _KINDS.items() if any(bit & other for other in bits))
+                kinds = tuple(name for bit, name in _NON_FINITE_KINDS.items() if any(bit & other for other in bits))
                 step = min(bucket[_BAD_STEP] for _, bucket in bad)
                 marks.append(Mark(step, kinds, tuple(rank for rank, _ in bad)))
         start, end = min(span.low for span in self._spans.values()), max(span.high for span in self._spans.values())
-        last = _mean([value for value, _ in newest])
+        last = _average([value for value, _ in newest])
         if len(rows) > 1 and start < rows[0].step:  # the first bucket has several steps
-            mean = _mean([series.first[2] for _, series in ranked if series.first and series.first[0] == start])
+            mean = _average([series.first[2] for _, series in ranked if series.first and series.first[0] == start])
             rows.insert(0, replace(rows[0], step=start, mean=mean if mean is None or math.isfinite(mean) else None))
         if last is not None and math.isfinite(last):
             # End the curve at the last step with the mean of the newest values; some ranks may be at earlier steps.
@@ -331,7 +331,7 @@ class Metric:
             rows.append(Row(end, row.time, _clamp(last, low, high), low, low_rank, high, high_rank))
         return Band(rows, marks, [rank for rank, _ in ranked], self.count, last, end)
 
-    def lines(self, max_points: int) -> list[RankCurve]:
+    def get_curves(self, max_points: int) -> list[RankCurve]:
         """Return the curve of each rank with at most ``max_points`` points (3 or more)."""
         _, groups = self._group_buckets(max_points - 2)  # plus the exact first and last point
         return [self._build_curve(rank, series, groups.values()) for rank, series in sorted(self.series.items())]
@@ -345,9 +345,9 @@ class Metric:
             if finite:
                 merged = finite[0][1][:]
                 for _, bucket in finite[1:]:
-                    _merge(merged, bucket)
+                    _merge_bucket(merged, bucket)
                 step = merged[_STEP] if merged[_COUNT] == 1 else finite[0][0].low / 2 + finite[-1][0].high / 2
-                points.append((step, _mean_of(merged), finite[-1][0].time))
+                points.append((step, _compute_mean(merged), finite[-1][0].time))
             elif buckets:
                 points.append((buckets[0][0].low, None, buckets[0][0].time))
         if first is not None and math.isfinite(first[2]) and first[0] < points[0][0]:
@@ -361,7 +361,7 @@ class Metric:
 def _build_row(span: _Span, buckets: Sequence[tuple[int, array[float]]]) -> Row:
     """Return the row of the ranks' buckets."""
     middle = span.low / 2 + span.high / 2
-    means = [(_mean_of(bucket), rank) for rank, bucket in buckets if bucket[_COUNT]]
+    means = [(_compute_mean(bucket), rank) for rank, bucket in buckets if bucket[_COUNT]]
     if not means:
         return Row(middle, span.time, None)
     lows, highs = means, [(mean, -rank) for mean, rank in means]
@@ -421,40 +421,40 @@ class SeriesBook:
                     continue
                 metric = self.metrics[name] = Metric()
             if event.get("replace"):
-                metric.forget_from(rank, step)
+                metric.remove_from(rank, step)
             if folded is None:
                 metric.add(rank, step, float(value), time)
             else:
                 metric.add(rank, step, float(value), time, folded[number], int(event["reports"]))
 
-    def extends(self, rank: int, step: float, names: Iterable[str]) -> bool:
+    def can_merge(self, rank: int, step: float, names: Iterable[str]) -> bool:
         """Return whether a report of these metrics can be merged with the previous one without changing a curve."""
         metrics = self.metrics
-        return abs(step) <= MAX_STEP and all(name in metrics and metrics[name].extends(rank, step) for name in names)
+        return abs(step) <= MAX_STEP and all(name in metrics and metrics[name].can_merge(rank, step) for name in names)
 
     @property
     def names(self) -> list[str]:
         """Names of all metrics in the order of their first report."""
         return list(self.metrics)
 
-    def count(self, name: str) -> int:
+    def count_points(self, name: str) -> int:
         """Return the number of points of a metric over all ranks; views redraw when it changes."""
         return self.metrics[name].count if name in self.metrics else 0
 
-    def band(self, name: str) -> Band:
+    def get_band(self, name: str) -> Band:
         """Return the metric over all ranks; an unknown name gives an empty band."""
-        return self.metrics[name].band() if name in self.metrics else Band()
+        return self.metrics[name].get_band() if name in self.metrics else Band()
 
-    def lines(self, name: str, max_points: int = MAX_POINTS) -> list[RankCurve]:
+    def get_curves(self, name: str, max_points: int = MAX_POINTS) -> list[RankCurve]:
         """Return the curve of each rank with at most ``max_points`` points (3 or more); [] for an unknown name."""
-        return self.metrics[name].lines(max_points) if name in self.metrics else []
+        return self.metrics[name].get_curves(max_points) if name in self.metrics else []
 
 
 # the figure of ``job.figure()``; pages draw theirs themselves --------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierJob:
     """The job from which this job was forked: its curves, its name and the step of the fork (None: its end)."""
 
     book: SeriesBook
@@ -462,29 +462,33 @@ class Earlier:
     step: float | None = None
 
 
-def figure(
-    book: SeriesBook, metric: str, *, each_rank: bool = False, log: bool = False, earlier: Earlier | None = None
+def build_figure(
+    book: SeriesBook, metric: str, *, each_rank: bool = False, log: bool = False, earlier: EarlierJob | None = None
 ) -> dict[str, Any]:
     """Return one metric over steps as ``{"data": [...], "layout": {...}}``; an unknown metric gives an empty plot.
 
     The plotly figure shows the mean over ranks with a band from minimum to maximum, or one line per rank; the mean of
     the job ``earlier`` is grey. Only the title contains user text. It is escaped, because plotly renders markup.
     """
-    band = book.band(metric)
+    band = book.get_band(metric)
     finite = [row for row in band.rows if row.low is not None]
     x, has_band = [row.step for row in finite], any(row.low != row.high for row in finite)
     edge = {"line": {"width": 0}, "hoverinfo": "skip", "visible": has_band}
     fill = {"fill": "tonexty", "fillcolor": "rgba(25,118,210,0.22)"}
     name = f"mean of {len(band.ranks)}" if len(band.ranks) > 1 else "mean"
-    lines = [_trace(f"rank {line.rank}", line.steps, line.values) for line in book.lines(metric)] if each_rank else []
+    lines = (
+        [_build_trace(f"rank {line.rank}", line.steps, line.values) for line in book.get_curves(metric)]
+        if each_rank
+        else []
+    )
     data = [
-        _trace("min", x, [row.low for row in finite], showlegend=False, **edge),
-        _trace("min to max", x, [row.high for row in finite], **edge, **fill),
-        *(lines or [_trace(name, [row.step for row in band.rows], [row.mean for row in band.rows])]),
+        _build_trace("min", x, [row.low for row in finite], showlegend=False, **edge),
+        _build_trace("min to max", x, [row.high for row in finite], **edge, **fill),
+        *(lines or [_build_trace(name, [row.step for row in band.rows], [row.mean for row in band.rows])]),
     ]
-    if earlier is not None and (rows := earlier.book.band(metric).rows):
+    if earlier is not None and (rows := earlier.book.get_band(metric).rows):
         grey = {"color": "grey", "width": 1}
-        data.append(_trace(earlier.name, [row.step for row in rows], [row.mean for row in rows], line=grey))
+        data.append(_build_trace(earlier.name, [row.step for row in rows], [row.mean for row in rows], line=grey))
     notes = []
     if band.marks:
         first = band.marks[0]
@@ -501,5 +505,5 @@ def figure(
     return {"data": data, "layout": layout}
 
 
-def _trace(name: str, x: Sequence[float], y: Sequence[float | None], **style: Any) -> dict[str, Any]:
+def _build_trace(name: str, x: Sequence[float], y: Sequence[float | None], **style: Any) -> dict[str, Any]:
     return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, **style}

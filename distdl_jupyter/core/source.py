@@ -85,7 +85,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class Code:
+class CodeAnalysis:
     """All source of a job that could be read. ``identifiers`` are all names and attributes that occur in it."""
 
     texts: tuple[CodeText, ...] = ()
@@ -100,11 +100,11 @@ class Code:
     #: Labels of the training code itself, without modules that are sent with it.
     training_labels: set[str] = field(default_factory=set)
 
-    def called(self, *last: str) -> Call | None:
+    def find_call(self, *last: str) -> Call | None:
         """Return the first call whose last part is one of these."""
         return next((call for call in self.calls if call.last in last), None)
 
-    def helper(self) -> Call | None:
+    def find_helper(self) -> Call | None:
         """Return the first call of another library or an unread function that may set up distributed training."""
         known = {call.function for call in self.calls}
         calls = (call for call in self.calls if _HELPER_NAME.search(call.name) and call.name not in known)
@@ -125,28 +125,28 @@ def _select_modules(
     """Yield the texts to read with their trees: the code, and the modules that it imports directly or indirectly."""
     texts, names = list(texts), [*aliases.values(), *imports]
     for piece in texts:
-        if not piece.beside and (tree := parsed(piece.text)) is not None:
-            names += imported_names(tree)
+        if not piece.beside and (tree := try_parse(piece.text)) is not None:
+            names += list_imported_names(tree)
             yield piece, tree
-    unread = {module_name(piece.label): piece for piece in texts if piece.beside}
+    unread = {get_module_name(piece.label): piece for piece in texts if piece.beside}
     budget = _MAX_CHARACTERS
     while names:
         parts = names.pop().split(".")
         for module in (parts[:count] for count in range(1, len(parts) + 1)):
             match = unread.pop(".".join(module), None)
-            if match is None or len(match.text) > budget or (tree := parsed(match.text)) is None:
+            if match is None or len(match.text) > budget or (tree := try_parse(match.text)) is None:
                 continue
             budget -= len(match.text)
-            names += imported_names(tree, module if match.label.endswith("__init__.py") else module[:-1])
+            names += list_imported_names(tree, module if match.label.endswith("__init__.py") else module[:-1])
             yield match, tree
 
 
-def module_name(label: str) -> str:
+def get_module_name(label: str) -> str:
     """Return the name of the module in a file: ``shards.loader`` for ``shards/loader.py``."""
     return label.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def imported_names(tree: ast.Module, package: Sequence[str] = ()) -> list[str]:
+def list_imported_names(tree: ast.Module, package: Sequence[str] = ()) -> list[str]:
     """Return the full names that a module of ``package`` imports, including relative imports."""
     modules = []
     for node in ast.walk(tree):
@@ -158,14 +158,14 @@ def imported_names(tree: ast.Module, package: Sequence[str] = ()) -> list[str]:
     return modules
 
 
-def read(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Collection[str]) -> Code:
+def analyze(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Collection[str]) -> CodeAnalysis:
     """Analyze source texts; texts that cannot be parsed are ignored.
 
     ``aliases`` are the full names of captured names, ``imports`` the top-level modules that the code needs. Of the
     modules that are sent with the code, only those that it imports are read, at most ``_MAX_CHARACTERS`` characters:
     reading the hundreds of modules of a large project would take seconds and yield much that is irrelevant here.
     """
-    code = Code(tuple(texts), imports={*imports})
+    code = CodeAnalysis(tuple(texts), imports={*imports})
     for piece, tree in _select_modules(texts, aliases, imports):
         code.read += 1
         if not piece.beside:
@@ -183,7 +183,7 @@ def read(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Collect
 
 
 def _add_calls(
-    code: Code,
+    code: CodeAnalysis,
     node: ast.AST,
     piece: CodeText,
     aliases: Mapping[str, str],
@@ -194,7 +194,7 @@ def _add_calls(
     """Add the calls in a node and its children, and whether they are inside a condition on the rank."""
     if isinstance(node, ast.Call):
         line = node.lineno + piece.first_line - 1
-        code.calls.append(Call(dotted_name(node.func, aliases), node, piece.label, line, one_rank, function))
+        code.calls.append(Call(get_dotted_name(node.func, aliases), node, piece.label, line, one_rank, function))
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         function = node.name
     elif isinstance(node, ast.If | ast.IfExp | ast.While):
@@ -209,7 +209,7 @@ def _add_calls(
                 is_guarded = is_guarded or _is_guard(child.test, code.ranks)
 
 
-def nested_too_deeply() -> InvalidSpec:
+def make_nesting_error() -> InvalidSpec:
     """Return the error for code that is nested too deeply."""
     message = "The code is nested too deeply for Python to compile."
     hint = "Split the longest expression, or the longest chain of elif, into several statements."
@@ -225,10 +225,10 @@ def parse(text: str) -> ast.Module:
         with warnings.catch_warnings(action="ignore"):
             return ast.parse(text)
     except (RecursionError, MemoryError):
-        raise nested_too_deeply() from None
+        raise make_nesting_error() from None
 
 
-def parsed(text: str) -> ast.Module | None:
+def try_parse(text: str) -> ast.Module | None:
     """Return the syntax tree of source text, None if it cannot be parsed."""
     try:
         return parse(text)
@@ -236,7 +236,7 @@ def parsed(text: str) -> ast.Module | None:
         return None
 
 
-def imported(tree: ast.AST) -> dict[str, int]:
+def find_imports(tree: ast.AST) -> dict[str, int]:
     """Return the top-level names of all modules that the code imports anywhere, with the line of the first import."""
     lines: dict[str, int] = {}
     for node in ast.walk(tree):
@@ -281,28 +281,28 @@ def _pair_targets(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.
             yield from _pair_targets(element, part)
 
 
-def dotted_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
+def get_dotted_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
     """Return the full name of a function, "" if it is not a plain name: ``hvd.init`` is ``horovod.torch.init``."""
     if isinstance(node, ast.Name):
         return aliases.get(node.id, node.id)
     if isinstance(node, ast.Attribute):
-        prefix = dotted_name(node.value, aliases)
+        prefix = get_dotted_name(node.value, aliases)
         return f"{prefix}.{node.attr}" if prefix else f"?.{node.attr}"
     return ""
 
 
 def _holds_rank(value: ast.expr) -> bool:
     """Return whether an expression is the rank or a condition on it: ``int(os.environ["RANK"])``, ``rank == 0``."""
-    if isinstance(value, ast.Call) and dotted_name(value.func, {}) == "int" and value.args:
+    if isinstance(value, ast.Call) and get_dotted_name(value.func, {}) == "int" and value.args:
         value = value.args[0]
-    if isinstance(value, ast.Call) and dotted_name(value.func, {}).rpartition(".")[2] not in _VARIABLE_READERS:
+    if isinstance(value, ast.Call) and get_dotted_name(value.func, {}).rpartition(".")[2] not in _VARIABLE_READERS:
         return depends_on_rank(value.func)  # other calls only receive the rank, such as a sampler
     return isinstance(value, ast.Call | ast.Subscript | ast.Compare) and depends_on_rank(value)
 
 
 def _is_guard(test: ast.expr, ranks: Collection[str]) -> bool:
     """Return whether a condition depends on the rank, or calls an unknown function, which may depend on it."""
-    calls = (dotted_name(node.func, {}) for node in ast.walk(test) if isinstance(node, ast.Call))
+    calls = (get_dotted_name(node.func, {}) for node in ast.walk(test) if isinstance(node, ast.Call))
     unknown = any(name.rpartition(".")[2] not in _COMMON_CALLS for name in calls)
     return unknown or depends_on_rank(test, ranks)
 

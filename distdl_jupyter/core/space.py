@@ -23,9 +23,9 @@ from distdl_jupyter.core.state import State
 #: Maximum number of values of a choice, and of parameters.
 MAX_VALUES = 100
 #: The end reason of a trial whose sweep was stopped.
-STOPPED = "The sweep was stopped."
+STOP_REASON = "The sweep was stopped."
 #: Prefix of the end reason of a pruned trial.
-PRUNED = "Pruned: "
+PRUNED_PREFIX = "Pruned: "
 #: Ratio between the steps at which trials are compared; maximum number of points of a drawn curve.
 _STEP_RATIO, _MAX_CURVE_POINTS = 1.05, 100
 
@@ -70,42 +70,42 @@ def choice(values: Sequence[Any]) -> Choice:
     return _make_choice(values, "choice")
 
 
-def _invalid(code: str, message: str, hint: str = "") -> InvalidSpec:
+def _make_error(code: str, message: str, hint: str = "") -> InvalidSpec:
     return InvalidSpec(message, code=code, field="parameters", hint=hint)
 
 
 def _make_range(name: str, low: Any, high: Any, *, log: bool = False, whole: bool = False) -> Range:
     for value in (low, high):
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-            raise _invalid("distribution-bounds-not-numbers", f"{name} needs two numbers, not {value!r:.40}.")
+            raise _make_error("distribution-bounds-not-numbers", f"{name} needs two numbers, not {value!r:.40}.")
     label = f"{name}({low:g}, {high:g})"
     if low >= high:
-        raise _invalid("distribution-empty", f"{label} is empty: the first number must be below the second.")
+        raise _make_error("distribution-empty", f"{label} is empty: the first number must be below the second.")
     if log and low <= 0:
         message = f"{label} begins at {low:g}, but a logarithmic range must begin above 0."
-        raise _invalid("distribution-logarithm", message, "Use a lower bound above 0, or uniform.")
+        raise _make_error("distribution-logarithm", message, "Use a lower bound above 0, or uniform.")
     if whole and (low % 1 or high % 1):
-        raise _invalid("distribution-integers", f"{label}: the bounds must be integers.")
+        raise _make_error("distribution-integers", f"{label}: the bounds must be integers.")
     return Range(low, high, log, whole)
 
 
 def _make_choice(values: Any, name: str) -> Choice:
     if isinstance(values, str) or not isinstance(values, Iterable):
         message = f"{name} must be a list of values such as [64, 128], not {values!r}."
-        raise _invalid("parameter-values-not-a-list", message)
+        raise _make_error("parameter-values-not-a-list", message)
     options = tuple(values)
     if not 1 <= len(options) <= MAX_VALUES:
-        raise _invalid("parameter-value-count", f"{name} must have 1 to {MAX_VALUES} values, not {len(options)}.")
+        raise _make_error("parameter-value-count", f"{name} must have 1 to {MAX_VALUES} values, not {len(options)}.")
     distinct: dict[Any, Any] = {}
     for value in options:
         if not (math.isfinite(value) if isinstance(value, float) else isinstance(value, str | int | bool | None)):
             message = f"{name} has the value {value!r:.40}."
             hint = "Use finite numbers, strings, True, False or None, and map them to objects in the training code."
-            raise _invalid("parameter-value-invalid", message, hint)
+            raise _make_error("parameter-value-invalid", message, hint)
         if type(existing := distinct.setdefault(value, value)) is not type(value):
             message = f"{name} has the values {existing!r} and {value!r}, which Optuna treats as the same value."
             hint = "Use only one of them, or strings that the training code maps to values."
-            raise _invalid("parameter-values-equal", message, hint)
+            raise _make_error("parameter-values-equal", message, hint)
     return Choice(tuple(distinct))
 
 
@@ -114,7 +114,7 @@ def check_space(parameters: Any) -> Space:
     if not isinstance(parameters, Mapping) or not 1 <= len(parameters) <= MAX_VALUES:
         message = "The parameters of a sweep must be a dict from names to ranges or lists of values."
         hint = 'Use a dict such as {"lr": loguniform(1e-4, 1e-1), "width": [64, 128]}.'
-        raise _invalid("parameters-not-a-dict", message, hint)
+        raise _make_error("parameters-not-a-dict", message, hint)
     return {str(name): _check_domain(str(name), domain) for name, domain in parameters.items()}
 
 
@@ -131,7 +131,7 @@ def _check_domain(name: str, domain: Any) -> Range | Choice:
         return _make_range(distribution, domain.low, domain.high, log=domain.log, whole=distribution == "integers")
     message = f"{name} must be a range such as loguniform(1e-4, 1e-1) or a list of values, not {domain!r:.40}."
     hint = "Set values that are the same in all trials in the code or in kwargs=."
-    raise _invalid("parameter-not-a-range", message, hint)
+    raise _make_error("parameter-not-a-range", message, hint)
 
 
 _DISTRIBUTIONS: dict[str, Callable[..., Range | Choice]] = {
@@ -154,19 +154,19 @@ def parse_domain(name: str, text: str) -> Range | Choice:
     except (SyntaxError, ValueError):
         tree = None
     except (RecursionError, MemoryError):
-        raise _invalid("parameters-unreadable", f"{name}={text:.40}... is nested too deeply.") from None
+        raise _make_error("parameters-unreadable", f"{name}={text:.40}... is nested too deeply.") from None
     if isinstance(tree, ast.Call):
         function = tree.func.id if isinstance(tree.func, ast.Name) else text.partition("(")[0]
         if function not in _DISTRIBUTIONS:
             hint = f"Use one of: {', '.join(_DISTRIBUTIONS)}, or a list: {name}=64,128."
-            raise _invalid("distribution-name-unknown", f"Unknown distribution {function!r:.40}.", hint)
+            raise _make_error("distribution-name-unknown", f"Unknown distribution {function!r:.40}.", hint)
         try:
             positional = [ast.literal_eval(argument) for argument in tree.args]
             named = {str(argument.arg): ast.literal_eval(argument.value) for argument in tree.keywords}
             return _DISTRIBUTIONS[function](*positional, **named)
         except _PARSE_ERRORS:
             hint = f"Write numbers in parentheses, such as {function}(1, 8)."
-            raise _invalid("parameters-unreadable", f"{text:.40} cannot be read.", hint) from None
+            raise _make_error("parameters-unreadable", f"{text:.40} cannot be read.", hint) from None
     values: list[Any] = []
     for part in filter(None, map(str.strip, text.removeprefix("[").removesuffix("]").split(","))):
         try:
@@ -177,7 +177,7 @@ def parse_domain(name: str, text: str) -> Range | Choice:
     if len(values) < 2:
         message = f"{name}={text:.40} has only one value, so there is nothing to vary."
         hint = f"Use a list or a range: {name}=64,128 or {name}='loguniform(1e-4,1e-1)'."
-        raise _invalid("parameter-single-value", message, hint)
+        raise _make_error("parameter-single-value", message, hint)
     return _make_choice(values, name)
 
 
@@ -189,11 +189,11 @@ def parse_line(line: str) -> tuple[Space, str]:
         line = line[match.end() :]
     if not domains:
         hint = "Begin the line with one, such as lr=loguniform(1e-4,1e-1) or width=64,128."
-        raise _invalid("parameters-missing", "A sweep needs at least one parameter.", hint)
+        raise _make_error("parameters-missing", "A sweep needs at least one parameter.", hint)
     return check_space(domains), line
 
 
-def first_values(space: Space | str) -> dict[str, Any]:
+def get_first_values(space: Space | str) -> dict[str, Any]:
     """Return the first value of each parameter of a space, or of a line that begins with one ({} if it is invalid)."""
     if isinstance(space, str):
         try:
@@ -207,7 +207,7 @@ def first_values(space: Space | str) -> dict[str, Any]:
     return values
 
 
-def combinations(space: Space) -> int | None:
+def count_combinations(space: Space) -> int | None:
     """Return the number of combinations, None if a parameter has infinitely many values."""
     counts = []
     for domain in space.values():
@@ -237,7 +237,7 @@ class SweepPlan:
     flags: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, group: Group) -> SweepPlan:
+    def from_group(cls, group: Group) -> SweepPlan:
         """Return the plan of a sweep; unknown fields are ignored. Raises JobNotFound for an unknown format."""
         plan = {name: value for name, value in group.plan.items() if name in cls.__dataclass_fields__}
         try:
@@ -273,7 +273,7 @@ class Trial:
     @property
     def was_stopped(self) -> bool:
         """Whether the trial ended because the sweep was stopped; another trial with its values replaces it."""
-        return self.state == "canceled" and self.message == STOPPED
+        return self.state == "canceled" and self.message == STOP_REASON
 
     @property
     def has_ended(self) -> bool:
@@ -309,17 +309,17 @@ class Study:
     def best(self) -> Trial | None:
         """The best completed trial, None if no trial has completed."""
         completed = [trial for trial in self.trials if trial.state == "completed" and trial.value is not None]
-        return min(completed, key=lambda trial: self.order(trial.value), default=None)
+        return min(completed, key=lambda trial: self.get_sort_key(trial.value), default=None)
 
-    def order(self, value: float | None) -> float:
+    def get_sort_key(self, value: float | None) -> float:
         """Return the sort key of a value; better values sort first."""
         if value is None or not math.isfinite(value):
             return math.inf
         return -value if self.plan.maximize else value
 
-    def sorted(self) -> list[Trial]:
+    def sort_trials(self) -> list[Trial]:
         """Return the trials by value, the best first."""
-        return sorted(self.trials, key=lambda trial: (self.order(trial.value), trial.number))
+        return sorted(self.trials, key=lambda trial: (self.get_sort_key(trial.value), trial.number))
 
     @property
     def elapsed(self) -> float:
@@ -338,14 +338,14 @@ class Study:
         return (sum(active) + mean * not_started) / max(1, self.plan.parallel)
 
 
-def thinned(rows: Sequence[Row]) -> list[tuple[float, float]]:
+def sample_points(rows: Sequence[Row]) -> list[tuple[float, float]]:
     """Return step and mean of enough rows for a curve, at equal intervals, and of the last row."""
     points = [(row.step, float(row.mean)) for row in rows if row.mean is not None and math.isfinite(row.mean)]
     stride = -(-len(points) // _MAX_CURVE_POINTS)
     return [*points[:-1:stride], points[-1]] if points else []
 
 
-def comparison_points(rows: Sequence[Row], after: int, *, complete: bool) -> list[tuple[int, float]]:
+def get_comparison_points(rows: Sequence[Row], after: int, *, complete: bool) -> list[tuple[int, float]]:
     """Return step and mean at the comparison steps after ``after``: all steps up to 40, then fewer.
 
     All trials are compared at the same steps; the mean is the newest one up to that step. The last row counts only if

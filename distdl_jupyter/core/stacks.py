@@ -32,7 +32,7 @@ from distdl_jupyter.worker.hooks.frameworks import COLLECTIVES
 
 _THREAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')
-_ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+_ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 #: Functions of a library that only wrap its other functions.
 _WRAPPERS = frozenset(("wrapper", "inner", "wrapped", "decorate_context"))
 #: The file name of a cell compiled by a persistent rank: <in [7], 12>.
@@ -40,7 +40,7 @@ _REQUEST_CELL = re.compile(r"<((?!frozen |string>|stdin>).+), \d+>")
 #: The execution count in the label of a cell: "In [7]".
 _EXECUTION_COUNT = re.compile(r"\[(\d+)\]")
 #: Maximum size of a source file in bytes, and of a displayed line in characters.
-_MAX_SOURCE_BYTES, _MAX_LINE = 4_000_000, 300
+_MAX_SOURCE_BYTES, _MAX_LINE_LENGTH = 4_000_000, 300
 
 
 # threads ----------------------------------------------------------------------------------------
@@ -50,8 +50,8 @@ _MAX_SOURCE_BYTES, _MAX_LINE = 4_000_000, 300
 class Frame:
     """One call. ``line`` is 0 if it is unknown; in cells it is the notebook's line number.
 
-    ``kind`` is cell, user, library or worker ("" before ``Names`` has set it); ``label`` is "In [7]" or a short path,
-    ``source`` the line's text in the user's code, if available.
+    ``kind`` is cell, user, library or worker ("" before ``FrameLabeler`` has set it); ``label`` is "In [7]" or a short
+    path, ``source`` the line's text in the user's code, if available.
     """
 
     file: str
@@ -94,16 +94,16 @@ class Thread:
         return next((frame for frame in self.frames if frame.is_user_code), None)
 
     @property
-    def inside(self) -> tuple[Frame, ...]:
+    def library_frames(self) -> tuple[Frame, ...]:
         """The library calls made by the user's newest call, newest first; all calls if there is none."""
         return tuple(itertools.takewhile(lambda frame: not frame.is_user_code, self.frames))
 
     @property
-    def waits_in(self) -> str:
+    def awaited_call(self) -> str:
         """The collective operation in which the thread waits for other ranks ("hvd.allreduce"), "" for none."""
-        if any(frame.file.startswith("<frozen importlib") for frame in self.inside):
+        if any(frame.file.startswith("<frozen importlib") for frame in self.library_frames):
             return ""  # the module is being imported, so nothing waits
-        for frame in reversed(self.inside):
+        for frame in reversed(self.library_frames):
             module = next((module for folder, module in COLLECTIVES if f"/{folder}" in frame.file), "")
             if module and not frame.function.startswith(("_", "<")) and frame.function not in _WRAPPERS:
                 return f"{module}.{frame.function}"
@@ -113,7 +113,7 @@ class Thread:
 def parse(text: str) -> tuple[Thread, ...]:
     """Return the threads in the output of ``faulthandler`` in order; of repeated threads, only the last one.
 
-    Other lines are skipped. ``Names`` sets the kind and the label of the frames later.
+    Other lines are skipped. ``FrameLabeler`` sets the kind and the label of the frames later.
     """
     threads: dict[str, Thread] = {}
     frames: list[Frame] = []
@@ -124,14 +124,14 @@ def parse(text: str) -> tuple[Thread, ...]:
             threads[header[2]] = Thread(header[2], name=header[3] or "", current=header[1] != "Thread")
         elif threads and (call := _FRAME.fullmatch(line)) is not None:
             # faulthandler writes non-ASCII characters as \xe9, \u4e2d.
-            file, name = (_ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)), call[part]) for part in (1, 3))
+            file, name = (_ESCAPE.sub(lambda match: chr(int(match[1][1:], 16)), call[part]) for part in (1, 3))
             frames.append(Frame(file, int(call[2]) if call[2].isdigit() else 0, name))
             ident = next(reversed(threads))
             threads[ident] = replace(threads[ident], frames=tuple(frames))
     return tuple(threads.values())
 
 
-class Names:
+class FrameLabeler:
     """Classifies frames as cell, user's file, library or worker, and labels them as tracebacks do.
 
     ``payload`` is the job's payload.json, ``about`` the rank's description, ``sources`` lines by file and number.
@@ -144,34 +144,34 @@ class Names:
         #: A cell that the rank compiles itself has the notebook's line numbers.
         self._compiled_file = str(payload.get("filename") or "") if payload.get("kind") == "cell" else ""
         folders = (about.get("worker"), about.get("code"), about.get("stdlib"), payload.get("working_directory"))
-        self._worker, self._code, self._stdlib, self._directory = map(_as_prefix, folders)
+        self._worker, self._code, self._stdlib, self._directory = map(_make_prefix, folders)
         self._sources = sources
 
-    def thread(self, thread: Thread, *, main: bool) -> Thread:
+    def label_thread(self, thread: Thread, *, main: bool) -> Thread:
         """Return the thread with labeled frames, without frames of this package that the user's code calls.
 
         The omitted frames are hooks around calls of torch and Horovod; ``RankStacks.text`` has all frames.
         """
         frames: list[Frame] = []
         for frame in reversed(thread.frames):
-            kind, is_hook = self._kind(frame.file), self._is_package(frame.file)
+            kind, is_hook = self._classify(frame.file), self._is_package(frame.file)
             if is_hook and kind in ("worker", "library") and any(outer.is_user_code for outer in frames):
                 continue
             is_startup = is_hook or frame.file.startswith(("<frozen ", f"{self._stdlib}runpy.py"))
             if main and is_startup and all(outer.kind == "worker" for outer in frames):
                 kind = "worker"  # callers of the user's code: this package and Python's startup
-            frames.append(self._label(frame, kind))
+            frames.append(self._label_frame(frame, kind))
         return replace(thread, frames=tuple(reversed(frames)), main=main)
 
     def locate(self, calls: Sequence[collectives.Call]) -> str:
         """Return the location of the user's newest call in a stack, "" if there is none."""
-        frame = self.thread(Thread("", tuple(Frame(*call) for call in calls)), main=True).user_frame
+        frame = self.label_thread(Thread("", tuple(Frame(*call) for call in calls)), main=True).user_frame
         return "" if frame is None else frame.location
 
     def _is_package(self, file: str) -> bool:
         return bool(self._worker) and file.startswith(self._worker.removesuffix("worker/"))
 
-    def _kind(self, file: str) -> str:
+    def _classify(self, file: str) -> str:
         if file in self._cells or _REQUEST_CELL.fullmatch(file):
             return "cell"
         if self._worker and file.startswith(self._worker):
@@ -183,7 +183,7 @@ class Names:
         is_installed = "site-packages/" in file or "dist-packages/" in file or file.startswith("<")
         return "library" if is_installed or (self._stdlib and file.startswith(self._stdlib)) else "user"
 
-    def _label(self, frame: Frame, kind: str) -> Frame:
+    def _label_frame(self, frame: Frame, kind: str) -> Frame:
         if kind != "cell":
             source = self._sources.get(frame.file, {}).get(str(frame.line), "") if kind == "user" else ""
             roots = (self._code, self._stdlib, self._directory)
@@ -197,7 +197,9 @@ class Names:
         is_compiled = frame.file == self._compiled_file
         lines = str(cell.get("text", "")).split("\n")
         index = frame.line - 1 - (shift if is_compiled else 0)
-        source = redact.text(lines[index].strip()[:_MAX_LINE]) if frame.line and 0 <= index < len(lines) else ""
+        source = (
+            redact.mask_text(lines[index].strip()[:_MAX_LINE_LENGTH]) if frame.line and 0 <= index < len(lines) else ""
+        )
         request = _REQUEST_CELL.fullmatch(frame.file)
         label = str(cell.get("label") or (f"{request[1][:1].upper()}{request[1][1:]}" if request else frame.file))
         line = frame.line + shift if frame.line and not is_compiled else frame.line
@@ -205,26 +207,26 @@ class Names:
         return replace(frame, kind=kind, label=label, line=line, source=source, cell=int(count[1]) if count else None)
 
 
-def _as_prefix(path: object) -> str:
+def _make_prefix(path: object) -> str:
     return f"{path}/" if path else ""
 
 
-def sources(
+def read_sources(
     folder: JobFolder, payload: Mapping[str, Any], texts: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> dict[str, dict[str, str]]:
     """Return the lines of the user's files that the dumps in ``texts`` refer to; each has its rank's description."""
     excerpts: dict[str, dict[str, str]] = {}
     linecache.checkcache()
     for text, about in texts:
-        names, code = Names(payload, about, {}), _as_prefix(about.get("code"))
-        for frame in (frame for thread in parse(text) for frame in names.thread(thread, main=False).frames):
+        names, code = FrameLabeler(payload, about, {}), _make_prefix(about.get("code"))
+        for frame in (frame for thread in parse(text) for frame in names.label_thread(thread, main=False).frames):
             # Modules that were sent with the job are in its folder.
             path = folder.code / frame.file[len(code) :] if code and frame.file.startswith(code) else Path(frame.file)
             with contextlib.suppress(OSError, ValueError):
                 if frame.kind != "user" or path.suffix != ".py" or path.stat().st_size > _MAX_SOURCE_BYTES:
                     continue
                 if line := linecache.getline(str(path), frame.line).strip():
-                    excerpts.setdefault(frame.file, {})[str(frame.line)] = line[:_MAX_LINE]
+                    excerpts.setdefault(frame.file, {})[str(frame.line)] = line[:_MAX_LINE_LENGTH]
     return excerpts
 
 
@@ -266,21 +268,21 @@ class RankGroup:
     @property
     def position(self) -> str:
         """Return the position for display: "In [7], line 12", "hvd.allreduce (In [7], line 20)"."""
-        frames, waits = self.thread.frames, self.thread.waits_in
+        frames, waits = self.thread.frames, self.thread.awaited_call
         if frames and all(frame.kind == "worker" for frame in frames):
             return "code outside the job"
         frame = self.thread.user_frame or next(iter(frames), None)
         location = "native code" if frame is None else frame.location
         return f"{waits} ({location})" if waits else location
 
-    def clause(self, awaited: str = "") -> str:
+    def format_clause(self, awaited: str = "") -> str:
         """Return the position as a clause: "rank 0 waits for it in hvd.allreduce (In [7], line 12)".
 
         ``awaited`` are the ranks they wait for: "it", "them", or "" if unknown.
         """
         verb = ("is", "waits") if len(self.ranks) == 1 else ("are", "wait")
-        suffix = f" for {awaited}" if awaited and self.thread.waits_in else ""
-        return f"{format_ranks(self.ranks)} {verb[bool(self.thread.waits_in)]}{suffix} in {self.position}"
+        suffix = f" for {awaited}" if awaited and self.thread.awaited_call else ""
+        return f"{format_ranks(self.ranks)} {verb[bool(self.thread.awaited_call)]}{suffix} in {self.position}"
 
 
 @dataclass(frozen=True)
@@ -309,12 +311,14 @@ class StackSnapshot:
         by_position: dict[object, list[int]] = {}
         for rank in sorted(self.ranks):
             main = self.ranks[rank].main
-            call, library = main.user_frame, [(frame.file, frame.function) for frame in main.inside[:1]]
-            position = (call and (call.file, call.line), main.waits_in or tuple(library))
+            call, library = main.user_frame, [(frame.file, frame.function) for frame in main.library_frames[:1]]
+            position = (call and (call.file, call.line), main.awaited_call or tuple(library))
             by_position.setdefault(position, []).append(rank)
         groups = [RankGroup(tuple(ranks), self.ranks[ranks[0]].main) for ranks in by_position.values()]
         # Of two otherwise equal groups, the one with the lower ranks comes last, because the last one is the reference.
-        return tuple(sorted(groups, key=lambda group: (len(group.ranks), bool(group.thread.waits_in), -group.ranks[0])))
+        return tuple(
+            sorted(groups, key=lambda group: (len(group.ranks), bool(group.thread.awaited_call), -group.ranks[0]))
+        )
 
     @property
     def outliers(self) -> tuple[int, ...]:
@@ -326,31 +330,33 @@ class StackSnapshot:
         """Return where the ranks are and which ranks they wait for, as a clause without a period; "" without stacks."""
         groups = self.groups()
         awaited = ("", "it", "them")[min(2, len(self.outliers))]
-        if any(group.thread.waits_in for group in groups[:-1]):
+        if any(group.thread.awaited_call for group in groups[:-1]):
             awaited = ""  # they wait in different operations
         clauses = [f"{format_ranks(sorted(self.missing))} sent no stacks"] if self.missing else []
-        clauses += [group.clause(awaited if group is groups[-1] else "") for group in groups]
+        clauses += [group.format_clause(awaited if group is groups[-1] else "") for group in groups]
         if len(clauses) < 2:
             return "".join(clauses)
         return f"{', '.join(clauses[:-1][:3])}{', ...' if len(clauses) > 4 else ''}, while {clauses[-1]}"
 
 
-def path(folder: JobFolder, number: int) -> Path:
+def get_path(folder: JobFolder, number: int) -> Path:
     """Return the path of a snapshot."""
     return folder.path / "stacks" / f"{number}.json"
 
 
-def numbers(folder: JobFolder) -> list[int]:
+def list_numbers(folder: JobFolder) -> list[int]:
     """Return the numbers of all snapshots, the oldest first."""
-    names = (file.stem for file in path(folder, 0).parent.glob("*.json"))
+    names = (file.stem for file in get_path(folder, 0).parent.glob("*.json"))
     return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
 
 
 def read(folder: JobFolder, number: int | None = None) -> StackSnapshot | None:
     """Return a snapshot of a job, the newest by default; None if there is none or it cannot be read."""
-    number = max(numbers(folder), default=0) if number is None else number
+    number = max(list_numbers(folder), default=0) if number is None else number
     try:
-        return parse_snapshot(number, json.loads(path(folder, number).read_text(encoding="utf-8")), payload(folder))
+        return parse_snapshot(
+            number, json.loads(get_path(folder, number).read_text(encoding="utf-8")), read_payload(folder)
+        )
     except (OSError, ValueError, TypeError, AttributeError, LookupError):
         return None
 
@@ -364,7 +370,7 @@ def parse_snapshot(number: int, data: Mapping[str, Any], code: Mapping[str, Any]
     operations, locators = {}, {}
     for rank, report in (data.get("collectives") or {}).items():
         operations[int(rank)], about = collectives.parse_report(report)
-        locators[int(rank)] = Names(code, about, lines).locate
+        locators[int(rank)] = FrameLabeler(code, about, lines).locate
     ended = {int(rank): str(how) for rank, how in (data.get("ended") or {}).items()}
     missing = {int(rank): str(why) for rank, why in (data.get("missing") or {}).items()}
     states = {rank: ended.get(rank, "") for rank in sorted({*map(int, data["ranks"]), *missing, *operations, *ended})}
@@ -373,26 +379,26 @@ def parse_snapshot(number: int, data: Mapping[str, Any], code: Mapping[str, Any]
     ranks, positions = {}, {}
     for rank, item in sorted((int(rank), item) for rank, item in data["ranks"].items()):
         about, text = item.get("about") or {}, str(item["text"])
-        names, threads = Names(code, about, lines), parse(text)
+        names, threads = FrameLabeler(code, about, lines), parse(text)
         main = str(about.get("main") or "")
         if threads and all(thread.ident != main for thread in threads):
             main = threads[-1].ident  # CPython lists the newest thread first, so the main thread comes last
         labeled = sorted(
-            (names.thread(thread, main=thread.ident == main) for thread in threads), key=lambda t: not t.main
+            (names.label_thread(thread, main=thread.ident == main) for thread in threads), key=lambda t: not t.main
         )
-        if labeled and any("/torch/" in frame.file for frame in labeled[0].inside):
+        if labeled and any("/torch/" in frame.file for frame in labeled[0].library_frames):
             labeled[0] = replace(labeled[0], collective=waiting.get(rank, ""))
         details = {name: item.get(name) for name in ("pid", "step", "silent")}
         host, state = str(item.get("host") or ""), str(item.get("state") or "")
         stacks = ranks[rank] = RankStacks(rank, tuple(labeled), host=host, state=state, text=text, **details)
         frame = stacks.main.user_frame
-        if frame is not None and not stacks.main.waits_in:
+        if frame is not None and not stacks.main.awaited_call:
             positions[rank] = f"{frame.location} ({frame.source})" if frame.source else frame.location
     finding = None if "raised" in ended.values() else collectives.explain(last_calls, operations, positions)
     return StackSnapshot(number, float(data["t"]), str(data.get("why", "request")), ranks, missing, last_calls, finding)
 
 
-def payload(folder: JobFolder) -> dict[str, Any]:
+def read_payload(folder: JobFolder) -> dict[str, Any]:
     """Return the description of the code in the job's payload.json, {} if it cannot be read."""
     try:
         data = json.loads((folder.path / "payload.json").read_text(encoding="utf-8"))

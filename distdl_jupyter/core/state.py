@@ -31,7 +31,7 @@ ENDED = frozenset({State.COMPLETED, State.FAILED, State.CANCELED, State.LOST})
 _ORDER = tuple(State)
 
 
-def may_follow(current: State, new: State) -> bool:
+def can_follow(current: State, new: State) -> bool:
     """Return whether a job may change from ``current`` to ``new``.
 
     An active job only moves forward (queued, preparing, starting, running, canceling) and may enter any final state at

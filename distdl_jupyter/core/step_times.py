@@ -135,7 +135,10 @@ class StepTimes:
             by_rank[row.rank].append(row)
         means = []
         for rank, rows in sorted(by_rank.items()):
-            parts = {part: _weighted([(getattr(row, part), row.steps) for row in rows]) for part in ("seconds", *PARTS)}
+            parts = {
+                part: _average_weighted([(getattr(row, part), row.steps) for row in rows])
+                for part in ("seconds", *PARTS)
+            }
             steps, samples = sum(row.steps for row in rows), sum(row.samples * row.steps for row in rows)
             means.append(RankTime(rank, self.hosts.get(rank, ""), steps, **parts, samples=round(samples)))
         return means
@@ -170,21 +173,21 @@ class StepTimes:
             rows = sorted(group, key=lambda row: row.waiting)
             waits = [row.waiting for row in rows]
             for index, row in enumerate(rows if len(rows) == len(means) else ()):
-                delays[row.rank].append(
-                    (_median_of_sorted(waits[:index] + waits[index + 1 :]) - row.waiting, row.steps)
-                )
+                delays[row.rank].append((_find_median(waits[:index] + waits[index + 1 :]) - row.waiting, row.steps))
         if not delays:
             return None
-        rank = max(delays, key=lambda candidate: _weighted(delays[candidate]))
-        seconds, step = _weighted(delays[rank]), means[rank].seconds
+        rank = max(delays, key=lambda candidate: _average_weighted(delays[candidate]))
+        seconds, step = _average_weighted(delays[rank]), means[rank].seconds
         pauses = _find_pauses(delays, rank, max(_MIN_PAUSE_SECONDS, _MIN_PAUSE_STEPS * (step - seconds)))
-        variance = _weighted([((delay - seconds) ** 2, steps) for delay, steps in delays[rank]]) / len(delays[rank])
+        variance = _average_weighted([((delay - seconds) ** 2, steps) for delay, steps in delays[rank]]) / len(
+            delays[rank]
+        )
         is_clear = bool(pauses) or seconds >= _MIN_SIGMA * math.sqrt(variance)
         if seconds < max(_MIN_SECONDS, _MIN_SHARE * step) or not is_clear:
             return None
         excess = {
             part: getattr(means[rank], part)
-            - _median_of_sorted(sorted(getattr(mean, part) for mean in means.values() if mean.rank != rank))
+            - _find_median(sorted(getattr(mean, part) for mean in means.values() if mean.rank != rank))
             for part in _CAUSES
         }
         return Straggler(
@@ -206,7 +209,7 @@ def _find_pauses(delays: Mapping[int, Sequence[tuple[float, int]]], rank: int, m
     """
     pauses: dict[int, list[float]] = {}
     for other, values in delays.items():
-        median = _median_of_sorted(sorted(delay for delay, _ in values))
+        median = _find_median(sorted(delay for delay, _ in values))
         pauses[other] = [long for delay, steps in values if (long := (delay - median) * steps) >= min_seconds]
     max_others = max(len(others) for other, others in pauses.items() if other != rank)
     total = sum(delay * steps for delay, steps in delays[rank])
@@ -218,7 +221,7 @@ def read(path: Path, hosts: Mapping[int, str] | None = None, *, ended: bool = Fa
     """Return the steps of a job so far, in order of attempts, steps and ranks."""
     reader = StepTimesReader(path)
     reader.read()
-    return reader.times(hosts, ended=ended)
+    return reader.get_times(hosts, ended=ended)
 
 
 class StepTimesReader:
@@ -240,7 +243,7 @@ class StepTimesReader:
     def read(self) -> bool:
         """Read new reports; return False if there are none."""
         count_before = self.count
-        for batch, cursor in events.batches(self._path, self._cursor):
+        for batch, cursor in events.read_batches(self._path, self._cursor):
             self._cursor = cursor
             for event in batch:
                 if event["type"] != "steps" or (key := (event["attempt"], event["rank"], event["first"])) in self._keys:
@@ -256,7 +259,7 @@ class StepTimesReader:
                         del self._records[key_to_drop]
         return self.count > count_before
 
-    def times(self, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:
+    def get_times(self, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:
         """Return the steps read so far, in order of attempts, steps and ranks.
 
         Ranks that wait for each other run the same steps but report them at different times, so steps that a rank has
@@ -305,20 +308,20 @@ def _average(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _median_of_sorted(ordered: Sequence[float]) -> float:
+def _find_median(ordered: Sequence[float]) -> float:
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
-def _weighted(values: Sequence[tuple[float, int]]) -> float:
+def _average_weighted(values: Sequence[tuple[float, int]]) -> float:
     return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
 
 
 # scaling: short runs with different numbers of processes --------------------------------------
 
 #: Number of steps at the start of a run that are not measured.
-WARM_UP = 5
+WARM_UP_STEPS = 5
 #: Number of blocks of a run whose rates give its standard error, and minimum number of measured steps.
-_BLOCKS, MIN_STEPS = 8, 16
+_BLOCK_COUNT, MIN_STEPS = 8, 16
 #: An efficiency above this limit means that the two runs did not do the same work.
 MAX_EFFICIENCY = 1.1
 
@@ -345,7 +348,7 @@ class Run:
         """The measured time in seconds."""
         return self.steps * self.batch / self.rate
 
-    def is_whole(self, state: State, seconds: float) -> bool:
+    def is_complete(self, state: State, seconds: float) -> bool:
         """Return whether a run in this state was measured to its end, or for ``seconds`` if it was stopped."""
         return state is State.COMPLETED or (state is State.CANCELED and self.seconds >= seconds)
 
@@ -354,7 +357,7 @@ def measure_run(times: StepTimes) -> Run | None:
     """Return the throughput of a job without its warm-up steps, None if there are too few steps."""
     by_step: dict[int, list[StepTime]] = {}
     for row in times.rows:
-        if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP:
+        if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP_STEPS:
             by_step.setdefault(row.step, []).append(row)
     ranks = max((len(record) for record in by_step.values()), default=0)
     records = [record for _, record in sorted(by_step.items()) if len(record) == ranks]
@@ -366,23 +369,26 @@ def measure_run(times: StepTimes) -> Run | None:
     amounts = [sum(row.samples if counts_samples else 1.0 for row in record) * record[0].steps for record in records]
     durations = [_average([row.seconds for row in record]) * record[0].steps for record in records]
     rate = sum(amounts) / sum(durations)
-    blocks = [slice(len(amounts) * index // _BLOCKS, len(amounts) * (index + 1) // _BLOCKS) for index in range(_BLOCKS)]
+    blocks = [
+        slice(len(amounts) * index // _BLOCK_COUNT, len(amounts) * (index + 1) // _BLOCK_COUNT)
+        for index in range(_BLOCK_COUNT)
+    ]
     rates = [sum(amounts[block]) / sum(durations[block]) for block in blocks if durations[block]]
     mean_rate, count = _average(rates), len(rates)
     variance = math.fsum((value - mean_rate) ** 2 for value in rates) / max(1, count - 1)
     means = StepTimes([row for record in records for row in record]).ranks()
     return Run(
         rate=rate, error=math.sqrt(variance / count) if count > 1 else rate,
-        busy=_median_of_sorted(sorted(mean.data + mean.compute + mean.rest for mean in means)),
-        communication=_median_of_sorted(sorted(mean.communication for mean in means)),
-        waiting=_median_of_sorted(sorted(mean.waiting for mean in means)),
+        busy=_find_median(sorted(mean.data + mean.compute + mean.rest for mean in means)),
+        communication=_find_median(sorted(mean.communication for mean in means)),
+        waiting=_find_median(sorted(mean.waiting for mean in means)),
         batch=sum(amounts) / steps, steps=steps, counts_samples=counts_samples,
     )  # fmt: skip
 
 
-def too_few_steps(name: str) -> str:
+def describe_too_few_steps(name: str) -> str:
     """Return the message about a run that ended too early."""
-    return f"{name} made too few steps to measure. An optimizer must make at least {WARM_UP + MIN_STEPS} steps."
+    return f"{name} made too few steps to measure. An optimizer must make at least {WARM_UP_STEPS + MIN_STEPS} steps."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,7 +400,7 @@ class ScalingPoint(Run):
     nodes: int
 
 
-def efficiency(first: tuple[int, float], other: tuple[int, float]) -> float | None:
+def compute_efficiency(first: tuple[int, float], other: tuple[int, float]) -> float | None:
     """Return the rate per process relative to the run with the fewest processes, both as (processes, rate).
 
     None above ``MAX_EFFICIENCY``, because such runs cannot be compared.
@@ -425,4 +431,4 @@ class Scaling:
         None if the two runs are not comparable.
         """
         first = self.of(point.backend)[0]
-        return efficiency((first.processes, first.rate), (point.processes, point.rate))
+        return compute_efficiency((first.processes, first.rate), (point.processes, point.rate))

@@ -60,7 +60,7 @@ _SECONDS_LENGTH, _TIME_LENGTH = len("20261121-024912"), len("20261121-024912-k3"
 _environment_lock = threading.Lock()
 
 
-def home() -> Path:
+def get_home() -> Path:
     """Return the package's data directory: ``$DISTDL_HOME``, else ``distdl`` in Jupyter's data directory."""
     if override := os.environ.get("DISTDL_HOME"):
         return Path(override).expanduser()
@@ -69,7 +69,7 @@ def home() -> Path:
     return Path(jupyter_data_dir()) / "distdl"
 
 
-def new_id(now: float | None = None) -> str:
+def create_id(now: float | None = None) -> str:
     """Return a new id, sortable by time: ``20261121-024912-k3f9x``.
 
     The first two letters of the last part encode the fraction of the second, so ids also sort within a second.
@@ -86,7 +86,7 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def _path_property(name: str) -> functools.cached_property[Path]:
+def _define_path(name: str) -> functools.cached_property[Path]:
     """Return an attribute for a path in the folder, computed on first use because listings create many folders."""
 
     def path(folder: JobFolder) -> Path:
@@ -106,33 +106,33 @@ class JobFolder:
         """The job's id."""
         return self.path.name
 
-    spec_file = _path_property("spec.json")
-    payload = _path_property("payload.pkl")
-    code = _path_property("code")
-    events = _path_property("events.jsonl")
-    log = _path_property("log.jsonl")
-    lock = _path_property("lock")
-    control = _path_property("control")
-    environment_file = _path_property("environment.json")
-    resources = _path_property("resources.jsonl")
-    steps = _path_property("steps.jsonl")
-    results = _path_property("results")
-    outputs = _path_property("outputs")
-    checkpoints = _path_property("outputs/checkpoints")
-    supervisor_log = _path_property("supervisor.log")
-    reserve = _path_property("reserve")
-    summary = _path_property("summary.json")
-    pictures = _path_property("pictures")
+    spec_file = _define_path("spec.json")
+    payload = _define_path("payload.pkl")
+    code = _define_path("code")
+    events = _define_path("events.jsonl")
+    log = _define_path("log.jsonl")
+    lock = _define_path("lock")
+    control = _define_path("control")
+    environment_file = _define_path("environment.json")
+    resources = _define_path("resources.jsonl")
+    steps = _define_path("steps.jsonl")
+    results = _define_path("results")
+    outputs = _define_path("outputs")
+    checkpoints = _define_path("outputs/checkpoints")
+    supervisor_log = _define_path("supervisor.log")
+    reserve = _define_path("reserve")
+    summary = _define_path("summary.json")
+    pictures = _define_path("pictures")
 
-    def spec(self) -> JobSpec:
+    def read_spec(self) -> JobSpec:
         """Read the job's spec. Raises JobNotFound if it is missing or invalid, and DiskRefused."""
         try:
             return JobSpec.from_json(json.loads(self.spec_file.read_bytes()))
         except FileNotFoundError:
-            raise _unknown_job(self.id) from None
+            raise _make_unknown_error(self.id) from None
         except (OSError, ValueError) as error:
             message = f"Job {self.id} cannot be loaded: {self.spec_file.name} cannot be read ({error})."
-            if remedy := limits.remedy(error):
+            if remedy := limits.find_remedy(error):
                 raise DiskRefused(message, code="job-spec-unreadable", hint=remedy) from error
             remove = f"rm -r {shlex.quote(str(self.path))}"
             hint = f"Another version of distdl_jupyter may have written it. Use that version, or delete it: {remove}"
@@ -141,11 +141,11 @@ class JobFolder:
     @property
     def last_write(self) -> float:
         """The time of the last write to events or log (epoch seconds), 0 if they do not exist."""
-        return locks.last_write(self.events, self.log)
+        return locks.get_last_write(self.events, self.log)
 
-    def supervisor(self) -> locks.Holder:
+    def read_supervisor(self) -> locks.Holder:
         """Return the holder of the job's lock, with the time when lock or log were last written."""
-        return locks.holder(self.lock, self.events, self.log)
+        return locks.read_holder(self.lock, self.events, self.log)
 
     @property
     def has_checkpoints(self) -> bool:
@@ -171,7 +171,7 @@ class JobFolder:
         """Add fields to the stored environment, from any thread of the job's supervisor. Raises OSError."""
         with _environment_lock:
             environment = dataclasses.replace(self.read_environment(), **fields)
-            files.keep(self.environment_file, json.dumps(dataclasses.asdict(environment), indent=1))
+            files.replace_file(self.environment_file, json.dumps(dataclasses.asdict(environment), indent=1))
 
     def picture(self, number: int, form: str) -> Path:
         """Return the path of a picture that ranks have displayed; ``form`` is png or jpeg."""
@@ -197,7 +197,7 @@ class JobFolder:
                 yield int(file.stem), picture[0]
 
 
-def _unknown_job(id_: str) -> JobNotFound:
+def _make_unknown_error(id_: str) -> JobNotFound:
     hint = "List the jobs with %dist_jobs or 'distdl ls'."
     return JobNotFound(f"Unknown job {id_!r}.", code="job-unknown", hint=hint)
 
@@ -228,11 +228,11 @@ class JobStore:
     """All jobs of one data directory, or all of its sweeps with ``kind`` "sweeps", which have folders like jobs."""
 
     def __init__(self, root: Path | None = None, kind: str = "jobs") -> None:
-        self.jobs = (root or home()) / kind
+        self.jobs = (root or get_home()) / kind
 
-    def later_id(self, id_: str) -> str:
+    def advance_id(self, id_: str) -> str:
         """Return the id, or one that sorts after all existing jobs if the clock was set back."""
-        newest = next(iter(self.ids()), "")
+        newest = next(iter(self.list_ids()), "")
         if id_[:_TIME_LENGTH] > newest[:_TIME_LENGTH]:
             return id_
         try:
@@ -274,7 +274,7 @@ class JobStore:
         elif published:
             self.remove(folder)
 
-    def sweep(self) -> None:
+    def clean_up(self) -> None:
         """Delete hidden folders whose process died while it created or removed them.
 
         The creating process holds the folder's lock; a folder newer than ``_FRESH_SECONDS`` may not be locked yet.
@@ -285,27 +285,27 @@ class JobStore:
             with contextlib.suppress(OSError):  # just deleted, or not accessible
                 if time.time() - path.stat().st_mtime <= _FRESH_SECONDS:
                     continue
-                holder = locks.holder(path / "lock")
+                holder = locks.read_holder(path / "lock")
                 # A folder of another host is left to the next submit there: its lock may not be visible here.
                 if holder.is_dead if path.name.startswith(_NEW_PREFIX) else not holder.is_held:
                     _delete(path)
 
-    def ids(self) -> list[str]:
+    def list_ids(self) -> list[str]:
         """Return all ids, newest first."""
         try:
             names = [entry.name for entry in os.scandir(self.jobs)]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise files.disk_refusal(error, self.jobs, "read") from error
+            raise files.make_disk_error(error, self.jobs, "read") from error
         return sorted(filter(is_id, names), reverse=True)
 
-    def folders(self) -> Iterator[JobFolder]:
+    def list_folders(self) -> Iterator[JobFolder]:
         """Yield the folders of all jobs, newest first."""
-        for id_ in self.ids():
-            yield self.folder(id_)
+        for id_ in self.list_ids():
+            yield self.get_folder(id_)
 
-    def folder(self, id_: str) -> JobFolder:
+    def get_folder(self, id_: str) -> JobFolder:
         """Return the folder of the job with this full id, which may not exist."""
         return JobFolder(self.jobs / id_)
 
@@ -316,12 +316,12 @@ class JobStore:
         """
         if is_id(id_) and (self.jobs / id_).is_dir():
             return JobFolder(self.jobs / id_)
-        matches = [known for known in self.ids() if id_ and known.rsplit("-", 1)[1] == id_]
+        matches = [known for known in self.list_ids() if id_ and known.rsplit("-", 1)[1] == id_]
         if len(matches) > 1:
             message = f"{len(matches)} jobs have an id that ends in {id_!r}: {', '.join(matches)}."
             raise JobNotFound(message, code="job-id-ambiguous", hint="Use the whole id.")
         if not matches:
-            raise _unknown_job(id_)
+            raise _make_unknown_error(id_)
         return JobFolder(self.jobs / matches[0])
 
     def remove(self, folder: JobFolder) -> None:
@@ -333,9 +333,9 @@ class JobStore:
         try:
             folder.path.rename(hidden)
         except FileNotFoundError:
-            raise _unknown_job(folder.id) from None
+            raise _make_unknown_error(folder.id) from None
         except OSError as error:
-            raise files.disk_refusal(error, self.jobs) from error
+            raise files.make_disk_error(error, self.jobs) from error
         if remaining := _delete(hidden):
             message = f"Job {folder.id} was deleted, but some of its files remain in {hidden}: {remaining}."
             raise DiskRefused(message, code="job-not-fully-deleted")

@@ -19,7 +19,7 @@ class Display:
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return "\n".join(part if isinstance(part, str) else text(part) for part in self._parts())
+        return "\n".join(part if isinstance(part, str) else format_text(part) for part in self._parts())
 
     def __repr__(self) -> str:
         return str(self)
@@ -41,15 +41,15 @@ class WholeRows(list[Sequence[str]]):
 def _render_part(part: str | Rows) -> str:
     if isinstance(part, CodeBlock):
         return f"<pre>{escape(part)}</pre>"
-    return f"<p>{sentence_html(part)}</p>" if isinstance(part, str) else html(part)
+    return f"<p>{format_sentence(part)}</p>" if isinstance(part, str) else format_html(part)
 
 
-def sentence_html(sentence: str) -> str:
+def format_sentence(sentence: str) -> str:
     """Return an escaped sentence with `names` between backticks as code."""
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(sentence))
 
 
-def text(rows: Rows) -> str:
+def format_text(rows: Rows) -> str:
     """Return aligned lines; a column without values is left out."""
     columns = _visible_columns(rows)
     widths = [max(len(cell) for cell in column) for column in columns]
@@ -60,12 +60,12 @@ def text(rows: Rows) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def html(rows: Rows) -> str:
+def format_html(rows: Rows) -> str:
     """Return an HTML table; a column without values is left out."""
     head, *body = zip(*_visible_columns(rows), strict=True)
     header_html = "".join(f'<th style="text-align:left">{escape(cell)}</th>' for cell in head)
     cell_html = '<td style="text-align:left;vertical-align:top">{}</td>'.format
-    body_html = "".join(f"<tr>{''.join(cell_html(sentence_html(cell)) for cell in row)}</tr>" for row in body)
+    body_html = "".join(f"<tr>{''.join(cell_html(format_sentence(cell)) for cell in row)}</tr>" for row in body)
     return f"<table><thead><tr>{header_html}</tr></thead><tbody>{body_html}</tbody></table>"
 
 

@@ -16,7 +16,7 @@ TITLES = {"mlflow": "MLflow", "tensorboard": "TensorBoard", "wandb": "Weights & 
 OFF = "off"
 
 
-def check(value: Any, field: str) -> str | None:
+def check_trackers(value: Any, field: str) -> str | None:
     """Return the trackers as comma-separated text; None for the settings' default. Raises InvalidSpec."""
     items = value.split(",") if isinstance(value, str) else value or ()
     trackers = tuple(dict.fromkeys(str(item).strip().lower() for item in items if str(item).strip()))
@@ -26,14 +26,14 @@ def check(value: Any, field: str) -> str | None:
     return ",".join(trackers) or None
 
 
-def names(text: str) -> tuple[str, ...]:
+def split_names(text: str) -> tuple[str, ...]:
     """Return the trackers in a checked text."""
     return tuple(name for name in text.split(",") if name and name != OFF)
 
 
-def titles(text: str) -> str:
+def format_titles(text: str) -> str:
     """Return the display names of the trackers in a checked text."""
-    return ", ".join(TITLES[name] for name in names(text)) or OFF
+    return ", ".join(TITLES[name] for name in split_names(text)) or OFF
 
 
 class TrackerRecord(msgspec.Struct, frozen=True):
@@ -61,22 +61,22 @@ class TrackerRecord(msgspec.Struct, frozen=True):
 
     def write(self, job: Path) -> None:
         """Store it in a job's folder. Raises OSError, also if the folder is gone."""
-        files.keep(folder_of(job) / f"{self.tracker}.json", msgspec.json.encode(self))
+        files.replace_file(get_folder(job) / f"{self.tracker}.json", msgspec.json.encode(self))
 
 
-def folder_of(job: Path, tracker: str = "") -> Path:
+def get_folder(job: Path, tracker: str = "") -> Path:
     """Return the folder of the records in a job's folder, or the one for other files of ``tracker``."""
     return job / "tracking" / tracker
 
 
-def read(job: Path, tracker: str) -> TrackerRecord:
+def read_record(job: Path, tracker: str) -> TrackerRecord:
     """Return the record of a tracker in a job's folder, an empty one if there is none."""
     try:
-        return msgspec.json.decode((folder_of(job) / f"{tracker}.json").read_bytes(), type=TrackerRecord)
+        return msgspec.json.decode((get_folder(job) / f"{tracker}.json").read_bytes(), type=TrackerRecord)
     except (OSError, ValueError):
         return TrackerRecord(tracker)
 
 
-def of_job(job: Path) -> list[TrackerRecord]:
+def read_records(job: Path) -> list[TrackerRecord]:
     """Return the records of all trackers of a job."""
-    return [read(job, name) for name in TITLES if (folder_of(job) / f"{name}.json").exists()]
+    return [read_record(job, name) for name in TITLES if (get_folder(job) / f"{name}.json").exists()]

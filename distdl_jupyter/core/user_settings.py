@@ -15,7 +15,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 
 from distdl_jupyter.core import files, tracking
-from distdl_jupyter.core.aliases import unknown
+from distdl_jupyter.core.aliases import describe_unknown
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
 
@@ -58,7 +58,7 @@ class SettingsFile(Generic[S]):
         """
         names = names or self.type.__struct_fields__
         for name in changes.keys() - set(names):
-            message = unknown(name, names, "setting", f"for {subject}")
+            message = describe_unknown(name, names, "setting", f"for {subject}")
             raise InvalidSpec(message, code="setting-unknown", field=name, hint=self.secrets)
         values = msgspec.to_builtins(self.read()) | {name: str(value or "").strip() for name, value in changes.items()}
         try:
@@ -70,17 +70,17 @@ class SettingsFile(Generic[S]):
 
     def write(self, settings: S) -> S:
         """Store settings and return them."""
-        files.write(self.path, msgspec.to_builtins(settings))
+        files.write_json(self.path, msgspec.to_builtins(settings))
         return settings
 
 
 # reports to other programs ---------------------------------------------------------------------
 
 #: The names of ``%dist_config monitoring`` and ``%dist_config tracking``.
-MONITORING = ("enabled", "address", "notify")
-TRACKING = ("track", "mlflow", "artifacts")
+MONITORING_NAMES = ("enabled", "address", "notify")
+TRACKING_NAMES = ("track", "mlflow", "artifacts")
 #: Events that send a message, as ``core.alerts.Kind``.
-KINDS = "end,failure,stall,nan,rule"
+ALERT_KINDS = "end,failure,stall,nan,rule"
 
 
 class ReportingSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -92,7 +92,7 @@ class ReportingSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
     enabled: bool = False
     address: str = ""
-    notify: Annotated[str, msgspec.Meta(pattern=f"^(({KINDS.replace(',', '|')})(,(?=.)|$))+$")] = KINDS
+    notify: Annotated[str, msgspec.Meta(pattern=f"^(({ALERT_KINDS.replace(',', '|')})(,(?=.)|$))+$")] = ALERT_KINDS
     track: str = ""
     mlflow: Annotated[str, msgspec.Meta(pattern=r"^\S*$")] = ""
     artifacts: Literal["outputs", "all", "none"] = "outputs"
@@ -103,7 +103,7 @@ SETTINGS = SettingsFile(
     type=ReportingSettings,
     allowed={
         "enabled": "true or false",
-        "notify": f"some of {KINDS}",
+        "notify": f"some of {ALERT_KINDS}",
         "mlflow": "an address without spaces, for example https://tracking.example or sqlite:////home/me/mlflow.db",
         "artifacts": "outputs, all or none",
     },
@@ -111,7 +111,9 @@ SETTINGS = SettingsFile(
 )
 
 
-def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **changes: Any) -> ReportingSettings:
+def change_settings(
+    names: Sequence[str] = (*MONITORING_NAMES, *TRACKING_NAMES), /, **changes: Any
+) -> ReportingSettings:
     """Change the given settings, which must be in ``names``, and return all; an empty value restores a default.
 
     Raises InvalidSpec. An ``address`` is not checked here: ``tracking.messages.configure`` does.
@@ -119,16 +121,16 @@ def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **changes: Any) -
     if not changes:
         return SETTINGS.read()
     if "track" in changes:
-        changes["track"] = tracking.check(changes["track"], "track")
+        changes["track"] = tracking.check_trackers(changes["track"], "track")
     if "notify" in changes:
         changes["notify"] = str(changes["notify"] or "").replace(" ", "")
-    return SETTINGS.write(SETTINGS.change(changes, "monitoring" if names == MONITORING else "tracking", names))
+    return SETTINGS.write(SETTINGS.change(changes, "monitoring" if names == MONITORING_NAMES else "tracking", names))
 
 
-def trackers_of(spec: JobSpec) -> tuple[str, ...]:
+def get_trackers(spec: JobSpec) -> tuple[str, ...]:
     """Return the trackers of a job: its own, else those of the settings; runs of a scaling study have none."""
     text = spec.track or ""
     if not (text or spec.check or (spec.group is not None and spec.group.kind == "scale")):
         with contextlib.suppress(DistDLError):  # reported when the job has ended
             text = SETTINGS.read().track
-    return tracking.names(text)
+    return tracking.split_names(text)

@@ -1,8 +1,8 @@
 """The view of a job that all front ends show: a pure fold over its events.
 
-Call ``JobView.of(spec)``, then ``view.apply(event)`` for each event in order. The result is plain data (``to_json``);
-readers of the same bytes have equal views. Curves and log lines are large and are folded separately (``core.series``,
-``core.log``).
+Call ``JobView.from_spec(spec)``, then ``view.apply(event)`` for each event in order. The result is plain data
+(``to_json``); readers of the same bytes have equal views. Curves and log lines are large and are folded separately
+(``core.series``, ``core.log``).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import msgspec
 
 from distdl_jupyter.core.collectives import Collective, CollectiveFinding
 from distdl_jupyter.core.events import Event
-from distdl_jupyter.core.failure import Failure, RankView, concerns_collectives, first_failure, with_collectives
+from distdl_jupyter.core.failure import Failure, RankView, add_collectives, find_first_failure, may_concern_collectives
 from distdl_jupyter.core.locks import Holder
 from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State, may_follow
+from distdl_jupyter.core.state import State, can_follow
 
 #: Shorter waits (seconds) are ignored, because passing through an empty queue takes this long.
 SHORT_WAIT = 1.0
@@ -186,7 +186,7 @@ class MetricView:
         if repeated or step >= self.steps.get(rank, step):  # a late report of an earlier step is not the newest value
             self.values[rank], self.steps[rank], self.step = value, step, step
 
-    def sparkline(self, max_points: int) -> list[float]:
+    def sample_means(self, max_points: int) -> list[float]:
         """Return at most ``max_points`` means, evenly spaced, ending with the newest."""
         means = [*(mean for _, mean in self.trail), self.mean]
         if len(means) <= max_points:
@@ -267,11 +267,11 @@ class JobView:
     elsewhere: Holder | None = None
 
     @classmethod
-    def of(cls, spec: JobSpec) -> JobView:
+    def from_spec(cls, spec: JobSpec) -> JobView:
         """Return the initial view of a job with this spec."""
         shared_fields = {name: getattr(spec, name) for name in cls.__dataclass_fields__ if hasattr(spec, name)}
         view = cls(**shared_fields, last_sign=spec.created)
-        view.ranks = _new_ranks(spec.process_count_per_node, range(spec.process_count))
+        view.ranks = _create_ranks(spec.process_count_per_node, range(spec.process_count))
         return view
 
     def apply(self, event: Event) -> None:
@@ -280,7 +280,7 @@ class JobView:
         if (fold := _FOLDS.get(event["type"])) is not None:
             fold(self, event)
 
-    def rank(self, number: Any) -> RankView | None:
+    def find_rank(self, number: Any) -> RankView | None:
         """Return the view of one rank, None for a number that the job does not have."""
         if isinstance(number, int) and 0 <= number < len(self.ranks):
             return self.ranks[number]
@@ -291,12 +291,12 @@ class JobView:
         """The earliest failure with the ranks that ended because of it, None when no rank failed."""
         if self.state in (State.COMPLETED, State.CANCELED, State.CANCELING) or (self.stop and self.stop.is_requested):
             return None  # ranks that end because of a requested stop have not failed
-        failure = first_failure(self.ranks)
+        failure = find_first_failure(self.ranks)
         since = self.restarts[-1].t if self.restarts else 0.0
         stacks = next((dump for dump in reversed(self.stacks) if dump.why == "failure" and dump.t >= since), None)
-        if failure is None or stacks is None or not concerns_collectives(failure.error):
+        if failure is None or stacks is None or not may_concern_collectives(failure.error):
             return failure
-        return with_collectives(failure, stacks.collectives, stacks.finding)
+        return add_collectives(failure, stacks.collectives, stacks.finding)
 
     @property
     def restart_count(self) -> int:
@@ -308,26 +308,26 @@ class JobView:
         """The number of restarts that were not caused by a failure."""
         return sum(restart.requeued for restart in self.restarts)
 
-    def elapsed(self, now: float) -> float:
+    def compute_elapsed(self, now: float) -> float:
         """Seconds from creation to the end, or to ``now`` for an active job."""
         return max(0.0, (self.ended or now) - self.created)
 
-    def waiting_time(self, now: float) -> float:
+    def compute_wait(self, now: float) -> float:
         """Return the seconds spent in queues until the job ends or ``now``."""
         since = self.queued_since
         waited = self.waited + (0.0 if since is None else max(0.0, (self.ended or now) - since))
         return waited if waited >= SHORT_WAIT else 0.0
 
-    def run_time(self, now: float) -> float:
+    def compute_run_time(self, now: float) -> float:
         """Return the seconds from creation until the job ends or ``now``, without the time in queues."""
-        return max(0.0, self.elapsed(now) - self.waiting_time(now))
+        return max(0.0, self.compute_elapsed(now) - self.compute_wait(now))
 
     @property
     def paid_since(self) -> float | None:
         """Return when billing starts: the allocation time plus later time in queues."""
         return None if self.placed is None else self.placed + self.requeued
 
-    def cost(self, now: float) -> float | None:
+    def compute_cost(self, now: float) -> float | None:
         """Return nodes x hours x price from the allocation until the job ends or ``now``; None without a price.
 
         Not included: the startup of nodes before the allocation, later time in queues, and idle time of nodes after the
@@ -339,7 +339,7 @@ class JobView:
         hours = 0.0 if self.paid_since is None else max(0.0, until - self.paid_since) / 3600
         return self.node_count * hours * self.price_per_hour
 
-    def remaining(self, now: float) -> float | None:
+    def estimate_remaining(self, now: float) -> float | None:
         """Estimated remaining seconds at the mean pace so far, None if unknown."""
         if not self.total or self.done is None or self.progress_from is None or self.state is not State.RUNNING:
             return None
@@ -365,7 +365,7 @@ class JobView:
             state = State(event["state"])
         except ValueError:
             return
-        if not may_follow(self.state, state):
+        if not can_follow(self.state, state):
             return
         now = event["t"]
         self.state, self.reason, self.reason_code = state, event.get("reason", ""), event.get("code", "")
@@ -408,7 +408,7 @@ class JobView:
             self.phases[-1].seconds = max(0.0, now - (self.phases[-1].started or now))
 
     def _on_rank(self, event: Event) -> None:
-        if (rank := self.rank(event.get("rank"))) is None:
+        if (rank := self.find_rank(event.get("rank"))) is None:
             return
         for name in ("node", "host", "local_rank", "pid", "gpu", "status", "compiling", "code", "signal", "evidence"):
             if event.get(name) is not None:
@@ -431,7 +431,7 @@ class JobView:
             return
         count = event["text"].count("\n") + 1 if not event.get("redraws") else int(bool(event.get("closed")))
         self.lines += count
-        if (rank := self.rank(event.get("rank"))) is not None:
+        if (rank := self.find_rank(event.get("rank"))) is not None:
             rank.lines += count
             # Redrawn lines are progress bars, which are drawn on stderr.
             rank.error_lines += count if event.get("stream") == "err" and not event.get("redraws") else 0
@@ -440,11 +440,11 @@ class JobView:
         """Set the total number of lines so far, including deleted ones (see core.events)."""
         self.lines = event["lines"]
         for number, (lines, errors) in event["counts"].items():
-            if (rank := self.rank(int(number))) is not None:
+            if (rank := self.find_rank(int(number))) is not None:
                 rank.lines, rank.error_lines = lines, errors
 
     def _on_metric(self, event: Event) -> None:
-        if (rank := self.rank(event.get("rank"))) is None:
+        if (rank := self.find_rank(event.get("rank"))) is None:
             return
         step = rank.last_step = event["step"]
         reports, repeated = event.get("reports", 1), event.get("replace") is True
@@ -481,7 +481,7 @@ class JobView:
         self.notes.append({name: event.get(name, "") for name in ("t", "level", "text", "code")})
 
     def _on_result(self, event: Event) -> None:
-        if (rank := self.rank(event.get("rank"))) is None:
+        if (rank := self.find_rank(event.get("rank"))) is None:
             return
         rank.ok, rank.result, rank.result_time = event["ok"], event.get("repr"), event["t"]
         rank.error, rank.problem = event.get("error"), str(event.get("problem") or "")
@@ -512,7 +512,7 @@ class JobView:
 
     def _on_world(self, event: Event) -> None:
         self.node_count, self.process_count = nodes, count = event["node_count"], event["process_count"]
-        self.ranks = [*self.ranks[:count], *_new_ranks(max(1, count // nodes), range(len(self.ranks), count))]
+        self.ranks = [*self.ranks[:count], *_create_ranks(max(1, count // nodes), range(len(self.ranks), count))]
 
     def _on_restart(self, event: Event) -> None:
         """Reset the ranks after a restart, but keep their reports."""
@@ -549,7 +549,7 @@ class JobView:
             picture.ranks.append(rank)
 
 
-def _new_ranks(per_node: int, numbers: range) -> list[RankView]:
+def _create_ranks(per_node: int, numbers: range) -> list[RankView]:
     return [RankView(rank, node=rank // per_node, local_rank=rank % per_node) for rank in numbers]
 
 

@@ -16,7 +16,7 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.core.data import parse_blob
-from distdl_jupyter.core.logfile import batches, lines_of
+from distdl_jupyter.core.logfile import read_batches, split_lines
 from distdl_jupyter.data.sources import translate_errors
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def _send(
 
 def _iter_log_lines(folder: JobFolder) -> Iterator[bytes]:
     """Yield the lines of the log as text; equal events give equal bytes."""
-    for events, _ in batches(folder.log):
-        for line in lines_of(events):
+    for events, _ in read_batches(folder.log):
+        for line in split_lines(events):
             rank = "job" if line.rank is None else line.rank
             time = datetime.fromtimestamp(line.time, UTC).isoformat(timespec="milliseconds")
             yield f"{time} [{rank}] {line.text}\n".encode()

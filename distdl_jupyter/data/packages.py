@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from distdl_jupyter import permissions
-from distdl_jupyter.core.packages import CONDAS, find_program, installers, is_lock
+from distdl_jupyter.core.packages import CONDA_PROGRAMS, find_program, is_lock_file, list_installers
 from distdl_jupyter.node.data_cache import Cache, StagingFailed, mask_secrets
 
 #: The name in progress bars and error messages. Names of data sources never contain a space.
@@ -139,11 +139,13 @@ class PackageEnvironment:
             files.append(self._folder / "packages.txt")
             files[-1].write_text("\n".join(self._request.pip) + "\n", encoding="utf-8")
         if self._request.requirements:
-            files.append(self._folder / ("pylock.toml" if is_lock(self._request.requirements) else "requirements.txt"))
+            files.append(
+                self._folder / ("pylock.toml" if is_lock_file(self._request.requirements) else "requirements.txt")
+            )
             files[-1].write_text(self._request.requirements, encoding="utf-8")
         options = ["--no-input", "--disable-pip-version-check", "--progress-bar", "raw", "--no-warn-script-location"]
         pip = [sys.executable, "-m", "pip", "--python", python, "install", *options]
-        if "pip" not in installers():
+        if "pip" not in list_installers():
             if not (uv := find_program("uv")):
                 text = f"{sys.executable} has no pip, and uv is not on the PATH."
                 raise StagingFailed(text, f"Install pip: {sys.executable} -m ensurepip", LABEL)
@@ -209,7 +211,7 @@ def _get_python_path(folder: Path) -> str:
 
 def _build_conda_command(folder: Path, packages: Sequence[str]) -> list[str]:
     configured = os.environ.get("MAMBA_EXE") or os.environ.get("CONDA_EXE")
-    program = next(filter(None, map(find_program, CONDAS)), configured)
+    program = next(filter(None, map(find_program, CONDA_PROGRAMS)), configured)
     if not program:
         raise StagingFailed(
             "conda_packages needs conda, mamba or micromamba on the PATH.",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import plural, size
-from distdl_jupyter.core.options import byte_count
+from distdl_jupyter.core.options import parse_size
 from distdl_jupyter.data import packages, sources, stores
 from distdl_jupyter.node.data_cache import fingerprint
 
@@ -74,7 +74,7 @@ class JobStaging:
                 account = self._accounts[name] = self._open_account(source.account)
                 self._listings[name] = sources.list_blobs(account, source)
                 self._sign(source)
-            elif source.stored:
+            elif source.is_stored:
                 self._listings[name] = sources.list_store(source)
             else:
                 self._record_path(source)
@@ -126,7 +126,7 @@ class JobStaging:
 
     def _build_source_request(self, source: DataSource, node: int) -> dict[str, Any]:
         fields = {"name": source.name, "variable": source.variable}
-        if not source.stored:
+        if not source.is_stored:
             return {**fields, "kind": "path", "path": source.path, "fingerprint": self._fingerprints.get(source.name)}
         listing, account = self._listings[source.name], self._accounts.get(source.name)
         return {
@@ -189,4 +189,4 @@ class JobStaging:
 def _read_cache_limit() -> int | None:
     """Return the cache limit of a node in bytes, None for the default. Raises InvalidSpec."""
     value = os.environ.get(LIMIT_VARIABLE)
-    return 0 if value == "0" else byte_count(value, LIMIT_VARIABLE)
+    return 0 if value == "0" else parse_size(value, LIMIT_VARIABLE)

@@ -31,7 +31,7 @@ from distdl_jupyter import permissions
 from distdl_jupyter.core import files
 from distdl_jupyter.core.errors import PluginUnavailable
 from distdl_jupyter.core.humanize import duration
-from distdl_jupyter.core.machine import cache_directory
+from distdl_jupyter.core.machine import get_cache_directory
 from distdl_jupyter.environment import toolchain
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Cuda, Mpi
@@ -203,7 +203,7 @@ def build_wheel(recipe: Recipe, progress: Progress) -> Path:
     the first errors in the log, and PluginUnavailable if a prerequisite is missing.
     """
     toolchain.require(toolchain.find_missing_for_build())
-    log = cache_directory() / "logs" / f"horovod-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    log = get_cache_directory() / "logs" / f"horovod-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     # The system's temporary folder may be small or in memory. The name depends on the key, so that the next build with
     # this key removes the files of a killed build.
@@ -264,7 +264,7 @@ def get_build_variables(recipe: Recipe, workspace: Path) -> dict[str, str]:
 
 def find_wheel(key: str) -> Path | None:
     """Return the cached wheel for ``key``, None if there is no such wheel or another user could have written it."""
-    folder = cache_directory() / "wheels" / key
+    folder = get_cache_directory() / "wheels" / key
     if permissions.find_tree_refusal(folder):
         return None
     return next(iter(sorted(folder.glob("*.whl"))), None)
@@ -279,7 +279,7 @@ def store_wheel(key: str, wheel: Path) -> Path:
     if permissions.find_tree_refusal(folder):
         shutil.rmtree(folder, ignore_errors=True)
     cached = permissions.make_private(folder) / wheel.name
-    files.keep(cached, wheel.read_bytes())
+    files.replace_file(cached, wheel.read_bytes())
     return cached
 
 
@@ -303,7 +303,7 @@ def lock(key: str, on_wait: Callable[[float], None]) -> Iterator[None]:
 
 def _create_wheel_folder() -> Path:
     """Return the folder of the wheels; create it if needed. Raises PermissionError if another user could change it."""
-    return permissions.make_private(permissions.make_folder(cache_directory()) / "wheels")
+    return permissions.make_private(permissions.make_folder(get_cache_directory()) / "wheels")
 
 
 # patches for current compilers, torch and TensorFlow ------------------------------------------------

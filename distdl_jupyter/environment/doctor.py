@@ -18,8 +18,8 @@ from typing import Literal
 
 from distdl_jupyter.core import packages, tracking
 from distdl_jupyter.core.humanize import listing, plural, size
-from distdl_jupyter.core.machine import has_java, installed_version, requirement
-from distdl_jupyter.core.store import home
+from distdl_jupyter.core.machine import find_version, get_requirement, has_java
+from distdl_jupyter.core.store import get_home
 from distdl_jupyter.environment.horovod import ConsoleProgress
 from distdl_jupyter.environment.inspection import Inspection, inspect_environment, run_program
 from distdl_jupyter.environment.toolchain import Mpi, find_missing_for_build, find_mpi, get_tensorflow_version
@@ -67,9 +67,9 @@ def diagnose() -> list[Verdict]:
         _check_infiniband(),
         ssh.result(),
         slurm.result(),
-        _check_jupyterlab(installed_version("jupyterlab")),
-        _check_extension(_find_missing_extensions(), installed_version("ipywidgets")),
-        _check_disk(home()),
+        _check_jupyterlab(find_version("jupyterlab")),
+        _check_extension(_find_missing_extensions(), find_version("ipywidgets")),
+        _check_disk(get_home()),
         *_check_frameworks(),
         _check_packages(),
         _check_trackers(),
@@ -245,14 +245,14 @@ def _check_extension(missing: Sequence[str], ipywidgets: str, front_end: Path = 
     versions = f"ipywidgets {ipywidgets or 'missing'}"
     if missing or not ipywidgets:
         remedy = (
-            f"Run `pip install --force-reinstall --no-deps {requirement()} ipywidgets jupyterlab_widgets` (in a "
+            f"Run `pip install --force-reinstall --no-deps {get_requirement()} ipywidgets jupyterlab_widgets` (in a "
             "checkout, `make demo`), then restart JupyterLab."
         )
         return Verdict(
             name, "fail", f"{versions}; JupyterLab does not find {', '.join(missing) or 'ipywidgets'}", remedy
         )
     if not any(front_end.glob("*.js")):
-        remedy = f"In a checkout, run `make build`; otherwise run `pip install --force-reinstall {requirement()}`."
+        remedy = f"In a checkout, run `make build`; otherwise run `pip install --force-reinstall {get_requirement()}`."
         return Verdict(name, "fail", f"{versions}; the front end of the panels is not built", remedy)
     return Verdict(name, "ok", f"sidebar, job pages and API; {versions}")
 
@@ -276,14 +276,14 @@ def _check_frameworks() -> list[Verdict]:
     """Return the rows of the installed optional frameworks."""
     rows = []
     if tensorflow := get_tensorflow_version():
-        keras = installed_version("tf-keras")
+        keras = find_version("tf-keras")
         limits = f"tf-keras {keras}" if keras else "without tf-keras, fit cannot train on several ranks"
         remedy = "" if keras else "To use Model.fit with MultiWorkerMirroredStrategy, run `pip install tf-keras`."
         rows.append(Verdict("TensorFlow", "ok", f"{tensorflow} ({limits})", remedy))
     for name, distribution in (("Ray", "ray"), ("DeepSpeed", "deepspeed")):
-        if version := installed_version(distribution):
+        if version := find_version(distribution):
             rows.append(Verdict(name, "ok", version))
-    if spark := installed_version("pyspark", "pyspark-client"):
+    if spark := find_version("pyspark", "pyspark-client"):
         remedy = 'Install Java 17 or newer, or set JAVA_HOME. Spark Connect (remote="sc://...") does not need Java.'
         verdict = Verdict("Spark", "warn", f"{spark}, but Java was not found", remedy)
         rows.append(Verdict("Spark", "ok", spark) if has_java() else verdict)
@@ -292,7 +292,7 @@ def _check_frameworks() -> list[Verdict]:
 
 def _check_packages() -> Verdict:
     """Check which programs can install the packages of a job."""
-    names = packages.installers()
+    names = packages.list_installers()
     if not {"pip", "uv"} & set(names):
         remedy = f"Jobs with pip_packages need pip or uv. Install uv, or run `{sys.executable} -m ensurepip`."
         return Verdict("Packages", "warn", "neither pip nor uv found", remedy)
@@ -301,7 +301,7 @@ def _check_packages() -> Verdict:
 
 def _check_trackers() -> Verdict:
     """List the installed experiment trackers."""
-    names = [f"{title} {version}" for name, title in tracking.TITLES.items() if (version := installed_version(name))]
+    names = [f"{title} {version}" for name, title in tracking.TITLES.items() if (version := find_version(name))]
     if names:
         return Verdict("Trackers", "ok", listing(names))
     choices = " or ".join(tracking.TITLES)

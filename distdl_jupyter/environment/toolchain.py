@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distdl_jupyter.core.errors import PluginUnavailable
-from distdl_jupyter.core.machine import cache_directory, installed_version
+from distdl_jupyter.core.machine import find_version, get_cache_directory
 from distdl_jupyter.environment.inspection import Inspection, run_program
 from distdl_jupyter.worker.hooks import frameworks
 
@@ -53,7 +53,7 @@ def find_missing_for_install() -> list[Prerequisite]:
         problem = "This Python belongs to the operating system, so packages cannot be installed into it."
         remedy = "Create an environment with `python3 -m venv .venv`, then run the command with `.venv/bin/python`."
         missing.append(Prerequisite(problem, remedy))
-    if not installed_version("torch"):
+    if not find_version("torch"):
         problem = "Horovod is compiled against the installed torch, but torch is not installed."
         missing.append(Prerequisite(problem, "First run `pip install 'distdl-jupyter[torch]'`."))
     return missing
@@ -79,7 +79,7 @@ def find_missing_for_build() -> list[Prerequisite]:
     if platform.system() == "Darwin" and run_program("pkg-config", "--exists", "libuv").returncode != 0:
         problem = "Building Gloo on macOS needs libuv and pkg-config."
         missing.append(Prerequisite(problem, "Run `brew install libuv pkg-config`."))
-    cache = cache_directory()
+    cache = get_cache_directory()
     folder = next(path for path in (cache, *cache.parents) if path.exists())
     if shutil.disk_usage(folder).free < _MIN_FREE_BYTES:
         problem = f"Building Horovod temporarily needs 1.5 GB of disk space, but {folder} has less."
@@ -97,7 +97,7 @@ def require(missing: Sequence[Prerequisite]) -> None:
 
 def get_tensorflow_version() -> str:
     """Return the version of the installed TensorFlow under any of its distribution names, "" without one."""
-    return installed_version(*frameworks.TENSORFLOW)
+    return find_version(*frameworks.TENSORFLOW)
 
 
 def require_tensorflow() -> str:

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.aliases import ALIASES, OTHER_FLAGS, TOTALS, override, unknown
+from distdl_jupyter.core.aliases import ALIASES, OTHER_FLAGS, TOTAL_NAMES, describe_unknown, override
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
-from distdl_jupyter.core.options import ABOUT, flags
+from distdl_jupyter.core.options import OPTIONS, list_flags
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form.schema import OptionField, OptionKind
 from distdl_jupyter.jobs import jobspec
@@ -121,7 +121,7 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action.choices, dict) and value not in action.choices:
-            self._fail(unknown(value, action.choices, "command"), "commands")
+            self._fail(describe_unknown(value, action.choices, "command"), "commands")
         super()._check_value(action, value)
 
     def _fail(self, text: str, items: str = "options") -> NoReturn:
@@ -139,10 +139,10 @@ class Parser(argparse.ArgumentParser):
         }
         aliases: dict[str, str] = {}
         for action in actions:
-            primary = "process_count_per_node" if action.dest in TOTALS else ALIASES.get(action.dest, action.dest)
+            primary = "process_count_per_node" if action.dest in TOTAL_NAMES else ALIASES.get(action.dest, action.dest)
             if primary in names:
                 aliases |= dict.fromkeys(action.option_strings, names[primary])
-        return unknown(text.partition("=")[0], names.values(), "option", aliases=aliases)
+        return describe_unknown(text.partition("=")[0], names.values(), "option", aliases=aliases)
 
 
 def make_magic_parser(call: str, description: str, *, epilog: str = "", usage: str = "") -> Parser:
@@ -217,17 +217,17 @@ def add_all_flags(parser: Parser) -> Parser:
 
 def _name_backends(parser: Parser) -> None:
     flag = next(action for action in parser._actions if action.dest == "distributed_backend")  # noqa: SLF001
-    flag.help = str(flag.help).replace(_BACKENDS_PLACEHOLDER, ", ".join(registry.backend_labels()))
+    flag.help = str(flag.help).replace(_BACKENDS_PLACEHOLDER, ", ".join(registry.map_labels()))
 
 
 def _add_plugin_flags(parser: Parser) -> None:
     _name_backends(parser)
     names = {action.dest for action in parser._actions}  # noqa: SLF001 - argparse has no public list
     for kind in registry.KINDS:
-        for name in registry.names(kind):
+        for name in registry.list_names(kind):
             with contextlib.suppress(PluginUnavailable):
                 group = parser.add_argument_group(f"{kind[:-1]} {name}")
-                for field in registry.options(kind, name):
+                for field in registry.get_options(kind, name):
                     if field.name not in names:
                         names.add(field.name)
                         add_option(group, field)
@@ -236,19 +236,21 @@ def _add_plugin_flags(parser: Parser) -> None:
             parser.add_argument(flag, dest=alias, type=parse_value, help=argparse.SUPPRESS)
 
 
-def add_job_flags(parser: Parser, *, by_default: str = "") -> None:
-    """Add the flags of every job. ``by_default`` replaces the descriptions of all defaults."""
-    names = {"clusters": ", ".join(registry.names("clusters")), "backends": _BACKENDS_PLACEHOLDER}
-    for name, about in ABOUT.items():
-        default = by_default or about.by_default
-        default_text = f" (default{':' if ' ' in default else ''} {default})" if default else ""
-        kwargs: dict[str, Any] = {"type": _parse_count if about.auto else about.value_type, "metavar": about.metavar}
-        if about.repeats:
-            kwargs = {"action": "append", "metavar": about.metavar}
-        elif about.switch:
+def add_job_flags(parser: Parser, *, default_text: str = "") -> None:
+    """Add the flags of every job. ``default_text`` replaces the descriptions of all defaults."""
+    names = {"clusters": ", ".join(registry.list_names("clusters")), "backends": _BACKENDS_PLACEHOLDER}
+    for name, option in OPTIONS.items():
+        default = default_text or option.default_text
+        suffix = f" (default{':' if ' ' in default else ''} {default})" if default else ""
+        kwargs: dict[str, Any] = {"metavar": option.metavar}
+        if option.is_repeatable:
+            kwargs["action"] = "append"
+        elif option.is_switch:
             kwargs = {"action": argparse.BooleanOptionalAction}
-        text = f"{about.help.format_map(names)}{default_text}."
-        parser.add_argument(*flags(name), dest=name, default=argparse.SUPPRESS, help=text, **kwargs)
+        else:
+            kwargs["type"] = _parse_count if option.allows_auto else option.value_type
+        text = f"{option.help.format_map(names)}{suffix}."
+        parser.add_argument(*list_flags(name), dest=name, default=argparse.SUPPRESS, help=text, **kwargs)
     parser.deferred = _name_backends
 
 
@@ -303,7 +305,7 @@ def to_flags(text: str) -> str:
 
     def flag(match: re.Match[str]) -> str:
         name, value = match.groups()
-        if name not in ABOUT and not any(name in jobspec.list_option_names(kind) for kind in registry.KINDS):
+        if name not in OPTIONS and not any(name in jobspec.list_option_names(kind) for kind in registry.KINDS):
             return match[0]
         flag = name.replace("_", "-")
         return {"True": f"--{flag}", "False": f"--no-{flag}"}.get(value, f"--{flag} {value}")

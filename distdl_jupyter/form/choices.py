@@ -25,7 +25,7 @@ from distdl_jupyter.clusters.status import CachedStatus
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import money
-from distdl_jupyter.core.options import ABOUT, MAX_RESTARTS
+from distdl_jupyter.core.options import MAX_RESTARTS, OPTIONS
 from distdl_jupyter.form.arguments import describe_option
 from distdl_jupyter.form.schema import (
     BackendChoice,
@@ -57,14 +57,14 @@ def list_choices() -> FormChoices:
 
 
 def _describe_option(name: str) -> OptionField:
-    about = ABOUT[name]
-    kind: OptionKind = "flag" if about.switch else "number" if about.value_type in (int, float) else "text"
+    about = OPTIONS[name]
+    kind: OptionKind = "flag" if about.is_switch else "number" if about.value_type in (int, float) else "text"
     return OptionField(name, about.label, about.help, kind)
 
 
 def list_backends() -> tuple[BackendChoice, ...]:
     """Return the backends to choose from, single-process backends last, each with the reason if it cannot be used."""
-    plugins = sorted(registry.backends(), key=lambda plugin: not plugin.communicates)
+    plugins = sorted(registry.load_backends(), key=lambda plugin: not plugin.communicates)
     labels = [
         label for plugin in plugins for label in ([plugin.name] if plugin.name in plugin.labels else plugin.labels)
     ]
@@ -72,7 +72,7 @@ def list_backends() -> tuple[BackendChoice, ...]:
 
 
 def _describe_backend(label: str) -> BackendChoice:
-    plugin, options = registry.backend(label, {})
+    plugin, options = registry.load_backend(label, {})
     preset = plugin.labels.get(label, {})
     fields = (field for field in dataclasses.fields(plugin.Options) if field.name not in preset)
     return BackendChoice(
@@ -89,8 +89,8 @@ def guess_backend(offered: Sequence[BackendChoice], preferred: str, process_coun
     matching = [choice for choice in offered if choice.backend == preferred]
     if matching:
         return next((choice for choice in matching if not choice.reason), matching[0]).label
-    has_default = any(choice.label == registry.DEFAULT and not choice.reason for choice in offered)
-    return registry.DEFAULT if process_count > 1 and has_default else registry.SINGLE
+    has_default = any(choice.label == registry.DEFAULT_BACKEND and not choice.reason for choice in offered)
+    return registry.DEFAULT_BACKEND if process_count > 1 and has_default else registry.SINGLE_PROCESS_BACKEND
 
 
 def list_clusters() -> tuple[ClusterChoice, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
+from distdl_jupyter.core.options import DEFAULTS, OPTIONS, list_flags
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form import arguments, values
 
@@ -131,7 +131,7 @@ def format_line(
 
 def _select_options(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the options that differ from their defaults or are always written, then the options of plug-ins."""
-    for name in ABOUT:
+    for name in OPTIONS:
         value = options.get(name)
         if isinstance(value, str) and "\n" in value:  # a file's content
             continue
@@ -148,11 +148,11 @@ def format_arguments(options: Mapping[str, Any]) -> tuple[str, ...]:
         if isinstance(value, bool):
             parts.append(flag if value else flag.replace("--", "--no-", 1))
             continue
-        texts = value if name in ABOUT and ABOUT[name].repeats else [value]
+        texts = value if name in OPTIONS and OPTIONS[name].is_repeatable else [value]
         if name == "environment_variables":
             texts = filter(None, (_format_assignment(variable, str(text)) for variable, text in value.items()))
         for text in texts:
-            parts += [flags(name)[0] if name in ABOUT else flag, shlex.quote(str(text))]
+            parts += [list_flags(name)[0] if name in OPTIONS else flag, shlex.quote(str(text))]
     return tuple(parts)
 
 

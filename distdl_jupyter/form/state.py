@@ -22,7 +22,7 @@ from distdl_jupyter.clusters.status import CachedStatus
 from distdl_jupyter.core import data, machine, space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import listing, plural
-from distdl_jupyter.core.options import ABOUT
+from distdl_jupyter.core.options import OPTIONS
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.spec import CodeSource, JobSpec
 from distdl_jupyter.core.store import JobStore
@@ -187,7 +187,7 @@ def _run_checks(
     options = {name: value for name, value in options.items() if value is not None}
     checks = {
         name: _run_check(_get_title(name), partial(about.check, options[name], name))
-        for name, about in ABOUT.items()
+        for name, about in OPTIONS.items()
         if name in options
     }
     if "data" in checks:
@@ -230,12 +230,12 @@ def _to_check(name: str, error: DistDLError) -> FormCheck:
 
 
 def _get_title(option: str) -> str:
-    return ABOUT[option].label or option.replace("_", " ").capitalize()
+    return OPTIONS[option].label or option.replace("_", " ").capitalize()
 
 
 def _check_data(values: FormValues, directory: Path, cluster: Cluster | None) -> str:
     """Check the addresses of data as text; their content is checked when the job starts."""
-    sources = [data.source(name, address) for name, address in list_addresses(values.data)]
+    sources = [data.parse_source(name, address) for name, address in list_addresses(values.data)]
     if cluster is not None:
         jobspec.resolve_data(sources, directory, cluster)
     return plural(len(sources), "source")
@@ -267,7 +267,7 @@ def _check_plan(code: CodeInfo, options: Mapping[str, Any], directory: Path) -> 
         return f"{spec.distributed_backend} can run {plural(spec.process_count, 'process')} on {spec.compute_target}"
 
     check = _run_check("Backend and cluster", describe)
-    return replace(check, name=_get_title(check.field)) if check.field in ABOUT else check, spec
+    return replace(check, name=_get_title(check.field)) if check.field in OPTIONS else check, spec
 
 
 # derived values -------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def count_gpus_per_node(values: FormValues, status: CachedStatus | None) -> int:
         return 0
     if values.vm_size:
         return azure.find_size(values.vm_size).whole_gpus
-    return len(machine.gpu_numbers()) if status is None else get_min_gpus(status)
+    return len(machine.list_gpu_numbers()) if status is None else get_min_gpus(status)
 
 
 def _remove_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -314,7 +314,7 @@ def _advise(values: FormValues, code: CodeInfo) -> Sequence[Advice]:
         use_gpu=USE_GPU[values.use_gpu],
         name=values.name,
         cores=cores(),
-        gpus=len(machine.gpu_numbers()),
+        gpus=len(machine.list_gpu_numbers()),
         is_billed=nodes.is_billed,
         price_text=cost.text if cost else "",
         is_preemptible=nodes.is_interruptible,
@@ -333,7 +333,7 @@ def list_past_jobs() -> list[PastJob]:
     jobs: list[PastJob] = []
     for row in (listed.row for listed in job_list.get_index().read_all(job_list.LIST_READ_SECONDS)[:_MAX_PAST_JOBS]):
         with contextlib.suppress(JobNotFound):
-            spec = store.folder(row.id).spec()
+            spec = store.get_folder(row.id).read_spec()
             captured = (item for item in spec.captured if item.kind not in ("function", "class"))
             job = PastJob(
                 id=row.id,

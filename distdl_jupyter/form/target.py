@@ -19,7 +19,7 @@ from distdl_jupyter.capture import CapturedCode, capture_cell, capture_function
 from distdl_jupyter.capture.cell import check_plain_python
 from distdl_jupyter.core import registry, space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.core.source import parsed
+from distdl_jupyter.core.source import try_parse
 from distdl_jupyter.core.spec import CodeSource
 from distdl_jupyter.form import line
 from distdl_jupyter.form.line import MAGICS, CellText, MagicLine
@@ -89,12 +89,12 @@ class Target:
         """Return the text of a cell that runs the code under this magic line."""
         if self.function is None:
             return f"{magic_line}\n{self.text.body}"
-        varied_names = space.first_values(self.search_space)
+        varied_names = space.get_first_values(self.search_space)
         return line.format_cell(magic_line, _get_function_name(self.function), self.args, self.kwargs, varied_names)
 
     def _inspect_function(self, function: Callable[..., Any]) -> CodeInfo:
         name, draft, error = _get_function_name(function), None, None
-        kwargs = {**self.kwargs, **space.first_values(self.search_space)}
+        kwargs = {**self.kwargs, **space.get_first_values(self.search_space)}
         try:
             draft = capture_function(function, tuple(self.args), kwargs)
         except DistDLError as capture_error:
@@ -140,7 +140,7 @@ class Target:
             return None
         return capture_cell(
             body,
-            {**self.kernel.namespace, **space.first_values(self.search_space)},
+            {**self.kernel.namespace, **space.get_first_values(self.search_space)},
             cell_id=self.request.cell_id,
             execution_count=self.request.execution_count,
             notebook=self.request.notebook,
@@ -167,9 +167,9 @@ def detect_backend(code: str) -> str:
 
     If it names several, the default backend has the lowest priority, because many libraries use it.
     """
-    backends = registry.backends()
+    backends = registry.load_backends()
     names = [plugin.name for plugin in backends if plugin.usage.pattern and re.search(plugin.usage.pattern, code)]
-    return min(names, key=lambda name: name == registry.DEFAULT, default="")
+    return min(names, key=lambda name: name == registry.DEFAULT_BACKEND, default="")
 
 
 def inspect_training(
@@ -215,7 +215,7 @@ def _find_number_name(values: Mapping[str, Any], names: Sequence[str]) -> str:
 
 def _find_assigned_numbers(code: str) -> dict[str, float]:
     """Return the names that the code sets exactly once, to a number; empty if the code is not valid Python."""
-    nodes = list(ast.walk(parsed(code) or ast.Module([], [])))
+    nodes = list(ast.walk(try_parse(code) or ast.Module([], [])))
     stores = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     numbers: dict[str, float] = {}
     for node in nodes:

@@ -12,7 +12,7 @@ from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import data, registry
 from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.options import ABOUT, checked
+from distdl_jupyter.core.options import OPTIONS, check_options
 from distdl_jupyter.form.schema import DataRow, FormValues
 from distdl_jupyter.jobs import jobspec
 
@@ -28,12 +28,12 @@ _MASK = "?sig=\N{BULLET}\N{BULLET}\N{BULLET}"
 def list_other_options() -> list[str]:
     """Return the options of a job that have no separate control in the form."""
     fields = {*FormValues.__struct_fields__, "environment_variables"}
-    return [name for name, about in ABOUT.items() if about.in_form and name not in fields]
+    return [name for name, about in OPTIONS.items() if about.is_in_form and name not in fields]
 
 
 def list_form_options() -> set[str]:
     """Return the primary names of all options that the form can show."""
-    return {*(name for name, about in ABOUT.items() if about.in_form), *jobspec.list_option_names("backends")}
+    return {*(name for name, about in OPTIONS.items() if about.is_in_form), *jobspec.list_option_names("backends")}
 
 
 def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -42,19 +42,19 @@ def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     Raises InvalidSpec for an invalid option.
     """
     primary = {name: value for name, value in resolve(options, list_form_options()).items() if value is not None}
-    common = checked(primary)
+    common = check_options(primary)
     cluster_configs.find(common.get("compute_target", "local"))
     values = {name: common[name] for name in FormValues.__struct_fields__ if name in common}
     preset: dict[str, Any] = {}
     if "distributed_backend" in common:
-        values["distributed_backend"], preset = split_label(registry.backend_label(common["distributed_backend"]))
+        values["distributed_backend"], preset = split_label(registry.resolve_label(common["distributed_backend"]))
     backend_option_names = jobspec.list_option_names("backends")
     values["backend_options"] = preset | {name: primary[name] for name in primary if name in backend_option_names}
     values["use_gpu"] = next(text for text, setting in USE_GPU.items() if setting is common.get("use_gpu"))
     values["data"] = tuple(_list_data_rows(common.get("data")))
     values["outputs"] = mask_signature(str(primary.get("outputs") or ""))
     values["other_options"] = {
-        name: ",".join(common[name]) if ABOUT[name].repeats else primary[name]
+        name: ",".join(common[name]) if OPTIONS[name].is_repeatable else primary[name]
         for name in list_other_options()
         if name in common
     }
@@ -68,7 +68,7 @@ def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 def to_options(values: FormValues, variables: Mapping[str, str], default_name: str) -> dict[str, Any]:
     """Return the arguments of ``submit`` under their primary names; None means the default."""
     return {
-        **{name: getattr(values, name) or None for name in ABOUT if name in FormValues.__struct_fields__},
+        **{name: getattr(values, name) or None for name in OPTIONS if name in FormValues.__struct_fields__},
         **{name: _parse_option(name, values.other_options.get(name)) for name in list_other_options()},
         "name": values.name.strip() or default_name,
         "environment_variables": dict(variables) or None,
@@ -83,7 +83,7 @@ def to_options(values: FormValues, variables: Mapping[str, str], default_name: s
 def _parse_option(name: str, value: Any) -> Any:
     """Return the value of an option that was entered as text, None if empty; lists are separated by commas."""
     if isinstance(value, str):
-        value = tuple(filter(None, map(str.strip, value.split(",")))) if ABOUT[name].repeats else value.strip()
+        value = tuple(filter(None, map(str.strip, value.split(",")))) if OPTIONS[name].is_repeatable else value.strip()
     return None if value in ("", ()) else value
 
 
@@ -103,8 +103,8 @@ def split_label(label: str) -> tuple[str, dict[str, Any]]:
 
     Raises InvalidSpec for an unknown label.
     """
-    plugin, _ = registry.backend(label, {})
-    labels = registry.backend_labels()
+    plugin, _ = registry.load_backend(label, {})
+    labels = registry.map_labels()
     name = labels.get(label, label)
     return (name, dict(plugin.labels.get(label, {}))) if name in labels and label != name else (label, {})
 
@@ -117,9 +117,9 @@ def _list_data_rows(option: Any) -> Iterator[DataRow]:
 
     A source that cannot be parsed becomes a row with its text unchanged, except that a signature is masked.
     """
-    for name, address in data.pairs(option):
+    for name, address in data.list_pairs(option):
         try:
-            source = data.source(name, address)
+            source = data.parse_source(name, address)
         except InvalidSpec:
             text = str(address.get("url", "") if isinstance(address, Mapping) else address)
             yield DataRow(name, mask_signature(text))
@@ -148,6 +148,6 @@ def list_valid_data(rows: Iterable[DataRow]) -> list[str]:
     texts = []
     for name, address in list_addresses(rows):
         with contextlib.suppress(InvalidSpec):
-            data.source(name, address)
+            data.parse_source(name, address)
             texts.append(f"{name}={address}")
     return texts

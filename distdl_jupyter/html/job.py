@@ -103,10 +103,10 @@ def _make_collectives(view: JobView) -> dict[str, Any] | None:
 
 
 def _draw_curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
-    name = next((name for name in view.metrics if book.count(name) > view.process_count), None)
+    name = next((name for name in view.metrics if book.count_points(name) > view.process_count), None)
     if name is None:
         return None
-    band = book.band(name)
+    band = book.get_band(name)
     return {
         "address": to_data_url(curve.draw_svg(band, name, points=_MAX_POINTS).encode(), "svg+xml"),
         "caption": summarize(name, band),
@@ -125,7 +125,7 @@ def _make_picture(picture: Picture, data: bytes, format_: str) -> dict[str, Any]
 
 def _select_rows(log: LogBook, card: FailureCard | None) -> list[FoldedRow]:
     """Return the last lines of the rank that failed first, or of all ranks if it has none."""
-    rank_rows = log.of_rank(card.rank) if card and card.rank is not None else []
+    rank_rows = log.get_rank_rows(card.rank) if card and card.rank is not None else []
     return ([*(rank_rows or log.rows), *([] if rank_rows else log.open)])[-_MAX_LINES:]
 
 
@@ -180,8 +180,8 @@ def list_facts(view: JobView, spec: JobSpec, now: float) -> list[str]:
 
 def list_elapsed_facts(view: JobView, now: float) -> list[str]:
     """Return the elapsed time of a job and, if it failed, its progress."""
-    waited = view.waiting_time(now)
-    elapsed = humanize.ran_and_waited(view.run_time(now), waited)
+    waited = view.compute_wait(now)
+    elapsed = humanize.ran_and_waited(view.compute_run_time(now), waited)
     progress_text = format_progress(view).rpartition("%, ")[2] if view.state is State.FAILED else ""
     return [elapsed if waited else f"ran {elapsed}", f"stopped at {progress_text}"] if progress_text else [elapsed]
 
@@ -307,8 +307,8 @@ def render_text(view: JobView, book: SeriesBook, spec: JobSpec, result: str = ""
 
 def render_lines(view: JobView, book: SeriesBook, spec: JobSpec, result: str, now: float) -> list[str]:
     """Return the job at the time ``now`` (epoch seconds) as lines of plain text, without its notes."""
-    state_name, waited = humanize.STATE_WORDS[get_display_state(view)], view.waiting_time(now)
-    elapsed = humanize.duration(view.run_time(now))
+    state_name, waited = humanize.STATE_WORDS[get_display_state(view)], view.compute_wait(now)
+    elapsed = humanize.duration(view.compute_run_time(now))
     ending = f"{state_name} after {elapsed}" if view.state.ended else f"{state_name}, {elapsed} so far"
     ending += f", waited {humanize.duration(waited)}" if waited else ""
     stall = view.stall.text if view.stall is not None and not view.state.ended else ""
@@ -343,12 +343,12 @@ def _render_metrics(view: JobView, book: SeriesBook) -> list[str]:
         mean, low, high = format_metric(metric)
         extent = f"lowest {low}, highest {high}".replace("(", "(rank ") if low else ""
         rows.append((_join_lines(format_label(view, metric.name))[:60], _draw_bars(book, metric.name), mean, extent))
-    return table.text(table.WholeRows(rows)).splitlines()
+    return table.format_text(table.WholeRows(rows)).splitlines()
 
 
 def _draw_bars(book: SeriesBook, name: str, width: int = 16) -> str:
     """Return a metric's sparkline of block characters, or blanks if it cannot be drawn."""
-    means = [row.mean for row in curve.thin_rows(book.band(name).rows, width)]
+    means = [row.mean for row in curve.thin_rows(book.get_band(name).rows, width)]
     numbers = [mean for mean in means if mean is not None]
     low, span = min(numbers, default=0.0), max(numbers, default=0.0) - min(numbers, default=0.0)
     if not 1e-9 * abs(low) < span < 1e300:

@@ -26,12 +26,12 @@ from distdl_jupyter.core.errors import (
 from distdl_jupyter.core.humanize import finding as format_finding
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.locks import JobLock
-from distdl_jupyter.core.logfile import EventWriter, LogLine, last_lines, lines_of
-from distdl_jupyter.core.queue import MOVED, not_queued_error
-from distdl_jupyter.core.series import figure as curve_figure
+from distdl_jupyter.core.logfile import EventWriter, LogLine, read_last_lines, split_lines
+from distdl_jupyter.core.queue import MOVED_PREFIX, make_not_queued_error
+from distdl_jupyter.core.series import build_figure as curve_figure
 from distdl_jupyter.core.spec import Group, JobEnvironment, JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import JobFolder, JobStore, new_id
+from distdl_jupyter.core.store import JobFolder, JobStore, create_id
 from distdl_jupyter.core.tracking import TrackerRecord
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.jobs import job_list, rerun, results
@@ -152,14 +152,14 @@ class Job:
         """
         reader = JobReader(self.folder, lines=True)
         if tail is not None:
-            lines, reader.log_cursor = last_lines(self.folder.log, tail, rank)
+            lines, reader.log_cursor = read_last_lines(self.folder.log, tail, rank)
             yield from lines
             if not follow:
                 return
         batches = reader.follow() if follow else iter(reader.read, [])
         with explain_interrupt(lambda: describe_interrupt(self)):
             for batch in batches:
-                for line in lines_of(batch, self.folder.path):
+                for line in split_lines(batch, self.folder.path):
                     if rank is None or line.rank == rank:
                         yield line
 
@@ -201,7 +201,7 @@ class Job:
                 f"Job {self.id} has ended ({self.state.value}), so it cannot be canceled.", code="nothing-to-cancel"
             )
         control.request(self.folder.control, "cancel", now=now, **({"reason": reason} if reason else {}))
-        supervisor = self.folder.supervisor()
+        supervisor = self.folder.read_supervisor()
         if supervisor.is_elsewhere and supervisor.is_silent:
             raise JobStillRunning(
                 f"Job {self.id} was asked to stop. {supervisor.describe()}",
@@ -217,7 +217,7 @@ class Job:
         """
         if self.view().state.ended:
             raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}).", code="nothing-to-declare-lost")
-        supervisor = self.folder.supervisor()
+        supervisor = self.folder.read_supervisor()
         if supervisor.is_held or (supervisor.host and not supervisor.is_silent):
             description = supervisor.describe() if supervisor.host else "Its supervisor is running."
             raise JobStillRunning(
@@ -238,7 +238,7 @@ class Job:
                 hint="Submit the code again.",
             )
         if not self.view().state.ended:
-            supervisor = self.folder.supervisor()
+            supervisor = self.folder.read_supervisor()
             hint = f"{supervisor.describe()} {supervisor.remedy(self.id)}" if supervisor.is_elsewhere else remedy
             raise JobStillRunning(f"Job {self.id} is still {self.state.value}.", code="result-not-ready", hint=hint)
 
@@ -310,7 +310,7 @@ class Job:
         """
         from distdl_jupyter.views.resources import ResourceTable
 
-        is_pending = not self.view().state.ended and self.folder.spec().cluster != "azureml"
+        is_pending = not self.view().state.ended and self.folder.read_spec().cluster != "azureml"
         return ResourceTable(self.folder.resources, is_pending=is_pending)
 
     def environment(self) -> JobEnvironment:
@@ -332,7 +332,7 @@ class Job:
 
     def tracking(self) -> list[TrackerRecord]:
         """Return the state of each experiment tracker: its run, the URL of the run, and any problem."""
-        return tracking.of_job(self.folder.path)
+        return tracking.read_records(self.folder.path)
 
     def track(self, trackers: str | Sequence[str] = "", *, timeout: float | None = 600.0) -> list[TrackerRecord]:
         """Send the metrics of this job, running or ended, to experiment trackers and return the state of each.
@@ -368,15 +368,15 @@ class Job:
 
     def _check_queued(self) -> None:
         if (view := self.view()).state is not State.QUEUED:
-            raise not_queued_error(self.id, view.state)
+            raise make_not_queued_error(self.id, view.state)
 
     def _leave_queue(self, compute_target: str) -> None:
         self._check_queued()
-        reason = f"{MOVED}{compute_target}."
+        reason = f"{MOVED_PREFIX}{compute_target}."
         self.cancel(reason=reason)
         view = self.wait().view()
         if view.started is not None or view.reason != reason:
-            raise not_queued_error(self.id, view.state)
+            raise make_not_queued_error(self.id, view.state)
 
     def resume(self, **options: Any) -> Job:
         """Resume this ended job from its checkpoints as a new job, and return a handle to it.
@@ -400,9 +400,9 @@ class Job:
         from distdl_jupyter.views.job_page import CheckpointList
 
         reader = JobReader(self.folder, curves=True)
-        reader.book = checkpoints.inherited_curves(self.folder)
+        reader.book = checkpoints.read_inherited_curves(self.folder)
         reader.catch_up()
-        return CheckpointList(checkpoints.of_job(self.folder, reader.book))
+        return CheckpointList(checkpoints.find_all(self.folder, reader.book))
 
     def fork(self, step: float | None = None, path: str | None = None, **options: Any) -> Job:
         """Start a new job that continues from one checkpoint of this job, and return its handle.
@@ -430,7 +430,7 @@ class Job:
         from distdl_jupyter.core import correctness  # lazy: few jobs are checks
 
         with contextlib.suppress(JobNotFound):
-            single_run = attach(correctness.single_run_id(self.folder.path))
+            single_run = attach(correctness.read_single_run_id(self.folder.path))
             if single_run.spec.check.get("replay") == str(self.folder.path):  # confirm that it belongs to this check
                 single_run.remove()
 
@@ -472,7 +472,7 @@ class Jobs(list[Job]):
 def jobs() -> Jobs:
     """Return all jobs in the data directory of this user, newest first."""
     ended = {id_: entry.row for id_, entry in job_list.get_index().read_ended().items()}
-    return Jobs(Job(folder, ended.get(folder.id)) for folder in JobStore().folders())
+    return Jobs(Job(folder, ended.get(folder.id)) for folder in JobStore().list_folders())
 
 
 def list_rows() -> list[JobRow]:
@@ -562,7 +562,7 @@ def launch(
     from distdl_jupyter.jobs import jobspec  # lazy: reading jobs needs neither capture nor checks
 
     with explain_interrupt(describe_not_started):
-        spec, secret_values = jobspec.build(draft, options, id_=new_id(), group=group)
+        spec, secret_values = jobspec.build(draft, options, id_=create_id(), group=group)
     return start(dataclasses.replace(spec, check=dict(check or {})), secret_values, draft)
 
 
@@ -601,13 +601,13 @@ def publish(
     An interrupt before the start leaves no files behind. An interrupt during the start is raised after the start has
     succeeded, with the message of ``describe_started``. Raises DiskRefused, LaunchFailed; neither leaves files behind.
     """
-    with explain_interrupt(describe_not_started), files.writing(store.jobs):
-        store.sweep()
+    with explain_interrupt(describe_not_started), files.explain_disk_errors(store.jobs):
+        store.clean_up()
         spec, folder = _prepare_folder(store, spec)
     lock = None
     try:
         with explain_interrupt(describe_not_started):
-            locks.prove(folder.lock)
+            locks.verify_locking(folder.lock)
             lock = JobLock.acquire(folder.lock)
             assert lock is not None, "a hidden folder is not locked"
             code.write(folder)
@@ -623,7 +623,7 @@ def publish(
             lock.release()
         store.discard(folder, published=isinstance(error, OSError | LaunchFailed))
         if isinstance(error, OSError):
-            raise files.disk_refusal(error, store.jobs) from error
+            raise files.make_disk_error(error, store.jobs) from error
         raise
     return folder
 
@@ -631,13 +631,13 @@ def publish(
 def _prepare_folder(store: JobStore, spec: JobSpec) -> tuple[JobSpec, JobFolder]:
     """Return the spec with a new unique id that sorts after all existing ids, and the job's hidden folder."""
     while True:
-        spec = dataclasses.replace(spec, id=store.later_id(spec.id))
+        spec = dataclasses.replace(spec, id=store.advance_id(spec.id))
         try:
             return spec, store.prepare(spec.id)
         except FileExistsError:
             if not store.jobs.is_dir():
                 raise
-            spec = dataclasses.replace(spec, id=new_id())
+            spec = dataclasses.replace(spec, id=create_id())
 
 
 def _write_first_events(folder: JobFolder, spec: JobSpec, code: Code) -> None:
@@ -646,7 +646,7 @@ def _write_first_events(folder: JobFolder, spec: JobSpec, code: Code) -> None:
         writer.write("state", state=State.QUEUED.value, reason="")
         writer.write("phase", phase="capture", detail=code.format_heading(), seconds=round(spec.capture_seconds, 3))
         if spec.captured:
-            writer.write("log", rank=None, stream="sys", text=redact.text(f"Captured {code.format_summary()}"))
+            writer.write("log", rank=None, stream="sys", text=redact.mask_text(f"Captured {code.format_summary()}"))
         for finding in spec.findings:
             if finding.get("level") in ("warning", "error"):
                 text = format_finding(finding)

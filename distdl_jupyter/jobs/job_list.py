@@ -46,7 +46,7 @@ class JobIndex:
     def read_ended(self) -> dict[str, ListedJob]:
         """Return the ended jobs that have a summary, by id; no other file of a job is read."""
         for id_ in self._list_ids():
-            if id_ not in self._ended and (entry := read_summary(self._store.folder(id_))) is not None:
+            if id_ not in self._ended and (entry := read_summary(self._store.get_folder(id_))) is not None:
                 self._ended[id_] = entry
         return dict(self._ended)
 
@@ -56,7 +56,7 @@ class JobIndex:
             store = JobStore()
             if store.jobs != self._store.jobs:
                 self._store, self._ended, self._readers = store, {}, {}
-            ids = store.ids()
+            ids = store.list_ids()
             for removed in (self._ended.keys() | self._readers.keys()).difference(ids):
                 self._ended.pop(removed, None)
                 self._readers.pop(removed, None)
@@ -75,7 +75,7 @@ class JobIndex:
         return entries
 
     def _read_job(self, id_: str) -> ListedJob | None:
-        folder, reader = self._store.folder(id_), self._readers.pop(id_, None)
+        folder, reader = self._store.get_folder(id_), self._readers.pop(id_, None)
         entry = read_summary(folder) if reader is None else None
         if entry is None:
             try:

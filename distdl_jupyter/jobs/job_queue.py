@@ -10,8 +10,8 @@ from distdl_jupyter.clusters import cluster_configs, queueing
 from distdl_jupyter.core import machine, registry, table
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError
 from distdl_jupyter.core.humanize import plural, short_id
-from distdl_jupyter.core.options import ABOUT, MAX_PRIORITY
-from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, not_queued_error, reason
+from distdl_jupyter.core.options import MAX_PRIORITY, OPTIONS
+from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, format_amount, format_reason, make_not_queued_error
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import job_list
@@ -93,7 +93,7 @@ class Queue(table.Display):
     clusters: tuple[ClusterQueue, ...] = field(default=())
 
     def _parts(self) -> Iterator[str | table.Rows]:
-        if running := [(_format_held(job), short_id(job.job), job.called) for job in self.holding]:
+        if running := [(_format_held(job), short_id(job.job), job.label) for job in self.holding]:
             yield from (table.WholeRows([_HOLDING_HEADER, *running]), "")
         waiting_rows = self._format_waiting()
         yield table.WholeRows([_WAITING_HEADER, *waiting_rows]) if waiting_rows else "No jobs are queued."
@@ -121,7 +121,7 @@ class Queue(table.Display):
 
 def _format_held(job: Holding) -> str:
     parts = [f"GPU {', '.join(job.gpus)}"] if job.gpus else []
-    parts += [amount(name, value) for name, value in (("cores", job.cores), ("memory", job.memory)) if value]
+    parts += [format_amount(name, value) for name, value in (("cores", job.cores), ("memory", job.memory)) if value]
     return ", ".join(parts)
 
 
@@ -141,7 +141,7 @@ def queue() -> Queue:
 def get_machine_use(entries: list[QueueEntry] | None = None) -> MachineUse:
     """Return the resources of this machine that queue entries hold; read the entries if none are passed."""
     entries = slots.read_entries() if entries is None else entries
-    labels = {gpu.uuid: str(gpu.number) for gpu in machine.gpus()}
+    labels = {gpu.uuid: str(gpu.number) for gpu in machine.list_gpus()}
     held = [entry for entry in entries if entry.has_resources]
     total = queueing.get_totals(len(labels))
     used = {gpu for entry in held for gpu in entry.gpus}
@@ -184,7 +184,7 @@ def _list_waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
         entry = entries[position.key]
         row = rows.pop(entry.job, None) if entry.is_own else None
         holders = queueing.name_holders(position, entries)
-        cause = reason(queueing.get_needs(entry.request), position.missing or (ORDER,), holders)
+        cause = format_reason(queueing.get_needs(entry.request), position.missing or (ORDER,), holders)
         yield WaitingJob(
             position=position.position,
             id=entry.job,
@@ -212,11 +212,11 @@ def prioritize(id_: str, priority: int | None = None) -> int:
     Raises JobNotFound, JobNotRunning if the job is no longer queued, InvalidSpec for an invalid priority,
     ClusterRefused if its queue does not use these priorities, DiskRefused.
     """
-    value = None if priority is None else ABOUT["priority"].check(priority, "priority")
+    value = None if priority is None else OPTIONS["priority"].check(priority, "priority")
     folder = JobStore().find(id_)
     view = JobReader(folder).catch_up()
     if view.state is not State.QUEUED:
-        raise not_queued_error(folder.id, view.state)
+        raise make_not_queued_error(folder.id, view.state)
     if view.queue is not None and view.queue.is_fixed:
         text = f"Job {folder.id} is queued on {view.queue.host}, so its order cannot be changed here."
         raise ClusterRefused(

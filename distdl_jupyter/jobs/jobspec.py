@@ -17,10 +17,10 @@ from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.base import Cluster, Provisioner
 from distdl_jupyter.core import packages, redact, registry
 from distdl_jupyter.core.aliases import resolve
-from distdl_jupyter.core.data import sources
+from distdl_jupyter.core.data import parse_sources
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, PluginUnavailable
-from distdl_jupyter.core.options import ABOUT, check_count, check_name, checked
-from distdl_jupyter.core.plan import with_ports
+from distdl_jupyter.core.options import OPTIONS, check_count, check_name, check_options
+from distdl_jupyter.core.plan import assign_ports
 from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
@@ -48,8 +48,8 @@ def build(
     spec, secret_values, check_plan = plan_spec(draft, options, id_=id_, group=group, python=python)
     check_plan()
     redact.refuse_secrets({**spec.cluster_options, **spec.backend_options})
-    arguments = redact.masked_arguments(spec.script_arguments, draft.true_arguments)
-    redactor = Redactor.of(os.environ, {**secret_values, **arguments})
+    arguments = redact.find_masked_arguments(spec.script_arguments, draft.true_arguments)
+    redactor = Redactor.from_variables(os.environ, {**secret_values, **arguments})
     return redact.mask_spec(_add_findings(spec, draft), redactor), secret_values
 
 
@@ -62,7 +62,7 @@ def plan_spec(
     Raises InvalidSpec or PluginUnavailable for options that cannot be used.
     """
     resolved_options = resolve_options(options)
-    values = checked(resolved_options)
+    values = check_options(resolved_options)
     target = cluster_configs.find(values.pop("compute_target", "local"))
     cluster_values = {**target.options, **_select_options("clusters", target.kind, resolved_options)}
     cluster = registry.get("clusters", target.kind)
@@ -70,11 +70,13 @@ def plan_spec(
     nodes, per_node = values.get("node_count", 1), values.pop("process_count_per_node", 1)
     if per_node == "auto":
         per_node = cluster.process_count_per_node(cluster_options, use_gpu=values.get("use_gpu"))
-    label = registry.backend_label(
-        values.pop("distributed_backend", registry.DEFAULT if nodes * per_node > 1 else registry.SINGLE)
+    label = registry.resolve_label(
+        values.pop(
+            "distributed_backend", registry.DEFAULT_BACKEND if nodes * per_node > 1 else registry.SINGLE_PROCESS_BACKEND
+        )
     )
-    backend_values = _select_options("backends", registry.backend(label, {})[0].name, resolved_options)
-    backend, backend_options = registry.backend(label, backend_values)
+    backend_values = _select_options("backends", registry.load_backend(label, {})[0].name, resolved_options)
+    backend, backend_options = registry.load_backend(label, backend_values)
     _check_unknown(resolved_options, {*cluster_values, *backend_values}, label, target.name)
     python = python or sys.executable
     # The packages of another machine or another Python are checked there.
@@ -162,7 +164,7 @@ def _check_min_node_count(spec: JobSpec) -> None:
 def _compute_plan(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:
     """Compute the launch plan without starting it. Raises InvalidSpec."""
     preview = dataclasses.replace(cluster.preview(spec, cluster_options), ports=(0,) * backend.ports)
-    placement = with_ports(preview, backend.rank_ports, lambda _, ports: (preview.address, (0,) * ports))
+    placement = assign_ports(preview, backend.rank_ports, lambda _, ports: (preview.address, (0,) * ports))
     backend.plan(spec, placement, backend_options)
 
 
@@ -171,7 +173,7 @@ def resolve_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Plug-ins are loaded lazily: most jobs use none of their options, and loading them all is slow.
     """
-    allowed = set(ABOUT)
+    allowed = set(OPTIONS)
     for kind in registry.KINDS:
         with contextlib.suppress(InvalidSpec):
             return resolve(options, allowed)
@@ -182,19 +184,19 @@ def resolve_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def list_option_names(kind: registry.Kind) -> set[str]:
     """Return the names of the options of all clusters or backends."""
     names: set[str] = set()
-    for name in registry.names(kind):
+    for name in registry.list_names(kind):
         with contextlib.suppress(PluginUnavailable):
-            names |= {field.name for field in registry.options(kind, name)}
+            names |= {field.name for field in registry.get_options(kind, name)}
     return names
 
 
 def _select_options(kind: registry.Kind, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    return {field.name: options[field.name] for field in registry.options(kind, name) if field.name in options}
+    return {field.name: options[field.name] for field in registry.get_options(kind, name) if field.name in options}
 
 
 def _check_unknown(options: Mapping[str, Any], used: set[str], label: str, target: str) -> None:
     for name in options:
-        if name not in ABOUT and name not in used:
+        if name not in OPTIONS and name not in used:
             raise InvalidSpec(
                 f"Neither the backend {label} nor the cluster {target} has an option {name}.",
                 code="option-of-neither",
@@ -205,11 +207,11 @@ def _check_unknown(options: Mapping[str, Any], used: set[str], label: str, targe
 
 def resolve_data(value: Any, working_directory: Path, cluster: Cluster) -> tuple[DataSource, ...]:
     """Return the sources of ``data=`` for a cluster, with absolute local paths. Raises InvalidSpec."""
-    data = tuple(_make_absolute(source, working_directory) for source in sources(value))
+    data = tuple(_make_absolute(source, working_directory) for source in parse_sources(value))
     refused = why_data_unsupported(cluster)
     if data and refused:
         raise refused
-    sharded = next((source for source in data if source.shard and not source.stored), None)
+    sharded = next((source for source in data if source.shard and not source.is_stored), None)
     if sharded is not None:
         raise InvalidSpec(
             f"{sharded.name} uses ?shard, which works only with object storage.",
@@ -343,9 +345,9 @@ def _check_packages(options: Mapping[str, Any], cluster: Cluster) -> None:
 
 def _read_requirements(text: str, folder: Path, draft: CapturedCode, cluster: Cluster) -> str:
     """Return the text of the requirements, by default from the script's declaration."""
-    if not text and cluster.can_install and draft.kind == "script" and packages.states_packages(draft.source.code):
-        text = packages.of_script(draft.source.code, Path(draft.source.filename).name)
-    return packages.requirements(text, folder)
+    if not text and cluster.can_install and draft.kind == "script" and packages.declares_packages(draft.source.code):
+        text = packages.parse_script(draft.source.code, Path(draft.source.filename).name)
+    return packages.read_requirements(text, folder)
 
 
 def _find_vm_size(name: Any) -> str | None:

@@ -77,7 +77,7 @@ def load_stacks(folder: JobFolder, number: int | None = None) -> StacksDisplay:
     saved = stacks.read(folder, number)
     if saved is None:
         hint = "Capture them while its ranks are running."
-        raise _make_not_saved_error(folder, "stack dump", "stacks-not-found", stacks.numbers(folder), number, hint)
+        raise _make_not_saved_error(folder, "stack dump", "stacks-not-found", stacks.list_numbers(folder), number, hint)
     return StacksDisplay(**vars(saved))
 
 
@@ -88,7 +88,7 @@ def capture_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout:
     there is no response within ``timeout`` seconds.
     """
     view = read_view()
-    if view.state.ended and stacks.numbers(folder):
+    if view.state.ended and stacks.list_numbers(folder):
         return load_stacks(folder)
     last_number = max((dump.number for dump in view.stacks), default=0)
     request_stacks(folder, view)
@@ -133,7 +133,7 @@ def request_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequenc
     if reason := _why_not_recordable(view, ranks):
         hint = f"{plural(len(view.profiles), 'earlier profile')} can be read with job.profile(recorded=True)."
         raise JobNotRunning(
-            f"Job {folder.id} {reason}", code="profile-not-possible", hint=hint if profiles.numbers(folder) else ""
+            f"Job {folder.id} {reason}", code="profile-not-possible", hint=hint if profiles.list_numbers(folder) else ""
         )
     control.request(folder.control, "profile", steps=steps, ranks=ranks)
 
@@ -158,7 +158,7 @@ def load_profile(folder: JobFolder, number: int | None = None) -> ProfileDisplay
     saved = profiles.read(folder, number)
     if saved is None:
         hint = "Record one while the job is training."
-        raise _make_not_saved_error(folder, "profile", "profile-not-found", profiles.numbers(folder), number, hint)
+        raise _make_not_saved_error(folder, "profile", "profile-not-found", profiles.list_numbers(folder), number, hint)
     return ProfileDisplay(**vars(saved))
 
 
@@ -171,7 +171,7 @@ def record_profile(
     TimeoutError if there is no response within ``timeout`` seconds.
     """
     view = read_view()
-    if view.state.ended and profiles.numbers(folder):
+    if view.state.ended and profiles.list_numbers(folder):
         return load_profile(folder)
     last_number = max((profile.number for profile in view.profiles), default=0)
     request_profile(folder, view, steps, ranks)

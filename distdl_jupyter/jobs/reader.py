@@ -24,7 +24,7 @@ from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.log import MAX_ROWS, LogBook, LogWindow
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.resources import ResourceBook
-from distdl_jupyter.core.series import Earlier, SeriesBook
+from distdl_jupyter.core.series import EarlierJob, SeriesBook
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.core.store import JobFolder, is_id
@@ -63,8 +63,8 @@ class JobReader:
 
     def __init__(self, folder: JobFolder, *, curves: bool = False, lines: bool = False) -> None:
         self.folder = folder
-        self.spec = folder.spec()
-        self.view = JobView.of(self.spec)
+        self.spec = folder.read_spec()
+        self.view = JobView.from_spec(self.spec)
         self.book = SeriesBook()
         self._curves, self._lines = curves, lines
         #: Read positions in the events and in the log, in bytes.
@@ -86,7 +86,7 @@ class JobReader:
     def read_once(self, max_bytes: int = _BATCH_BYTES) -> list[Event]:
         """Read about ``max_bytes`` bytes of events and the new log lines, which are only counted without ``lines``."""
         batch: list[Event] = []
-        if events.size(self.folder.events) > self.cursor:
+        if events.get_size(self.folder.events) > self.cursor:
             # Make few calls while there are no new events: each one yields to the main thread of a busy kernel.
             batch, self.cursor = events.read(self.folder.events, self.cursor, max_bytes)
         if self._lines:
@@ -110,7 +110,7 @@ class JobReader:
     def count(self) -> None:
         """Count the lines of the log. Raises JobNotFound if it has an unknown format."""
         try:
-            self.log_cursor = logfile.count(self.folder.log, self.log_cursor, self.view)
+            self.log_cursor = logfile.count_lines(self.folder.log, self.log_cursor, self.view)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise self._make_unreadable_error(self.folder.log, error) from error
 
@@ -151,7 +151,9 @@ class JobReader:
             ended = finalize_abandoned(self.folder)
         except OSError as error:
             # A reader without write access cannot end the job; try again after the next timeout.
-            if self.folder.supervisor().is_dead and (error.errno == errno.EROFS or isinstance(error, UntrustedError)):
+            if self.folder.read_supervisor().is_dead and (
+                error.errno == errno.EROFS or isinstance(error, UntrustedError)
+            ):
                 self.fold(_make_unsaved_end(error))
             ended = False
         self._note_writer()
@@ -159,7 +161,7 @@ class JobReader:
 
     def _note_writer(self) -> None:
         """Note the writer's host in the view if the writer cannot be checked from here."""
-        writer = self.folder.supervisor()
+        writer = self.folder.read_supervisor()
         self.view.elsewhere = writer if writer.is_elsewhere and not self.view.state.ended else None
 
     def catch_up(self) -> JobView:
@@ -180,7 +182,7 @@ class JobReader:
                 time.sleep(poll)
 
     @functools.cached_property
-    def earlier(self) -> Earlier | None:
+    def earlier(self) -> EarlierJob | None:
         """The job from whose checkpoints this one continues, with its curves, or None."""
         if not is_id(self.spec.resumed_from):
             return None
@@ -189,7 +191,7 @@ class JobReader:
             reader.catch_up()
         except DistDLError:
             return None
-        return Earlier(reader.book, short_id(self.spec.resumed_from), self.spec.forked_at)
+        return EarlierJob(reader.book, short_id(self.spec.resumed_from), self.spec.forked_at)
 
 
 class PageReader(JobReader):
@@ -244,8 +246,8 @@ class PageReader(JobReader):
         if not self.has_first_events and self.cursor > previous:
             return True
         if not self.has_first_events:
-            self.has_first_events, self._first_end = True, logfile.size(self.folder.log)
-        has_new_rows = self.window.step(self.view)
+            self.has_first_events, self._first_end = True, logfile.get_size(self.folder.log)
+        has_new_rows = self.window.read_more(self.view)
         self.is_complete = self.is_complete or not has_new_rows or self.window.cursor >= self._first_end
         samples = self.resources.read(_PAGE_SAMPLE_BYTES)
         has_steps = self.steps.read()
@@ -294,7 +296,7 @@ def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = No
         for type_, fields in resume.build_end_events(folder, view, spec.cluster, lost_supervisor):
             _write(folder, type_, **fields)
         with contextlib.suppress(OSError):
-            names = [record.tracker for record in tracking.of_job(folder.path)]
+            names = [record.tracker for record in tracking.read_records(folder.path)]
             control.start_trackers(folder, names, detached=True)
         return True
     finally:

@@ -18,8 +18,8 @@ from distdl_jupyter.core import checkpoints, events, registry
 from distdl_jupyter.core.aliases import ALIASES, override
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import plural, size
-from distdl_jupyter.core.options import ABOUT
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.options import OPTIONS
+from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
@@ -124,13 +124,13 @@ NewJob = tuple["JobSpec", dict[str, str], EarlierCode]
 
 def prepare_trial(folder: JobFolder, number: int, parameters: Mapping[str, Any], secrets: Mapping[str, str]) -> NewJob:
     """Return a trial of the sweep in ``folder``. Raises JobNotFound."""
-    sweep = folder.spec()
+    sweep = folder.read_spec()
     flag_map = dict(sweep.group.plan.get("flags") or {}) if sweep.group else {}
     flags = [text for name, value in parameters.items() if name in flag_map for text in (flag_map[name], str(value))]
     variables = {name: value for name, value in parameters.items() if name not in flag_map}
     spec = dataclasses.replace(
         sweep,
-        id=new_id(),
+        id=create_id(),
         name=f"{sweep.name}, trial {number}"[:120],
         created=time.time(),
         capture_seconds=0.0,
@@ -148,7 +148,7 @@ def prepare_rerun(folder: JobFolder, options: Mapping[str, Any], **fields: Any) 
     options, else from this process's environment. Raises InvalidSpec if one is missing or an option is invalid,
     PluginUnavailable, JobNotFound.
     """
-    earlier = folder.spec()
+    earlier = folder.read_spec()
     spec, secrets = _build_spec(folder, earlier, options)
     spec = _make_spec(spec, earlier, resumed_from="", forked_at=None, **fields)
     return spec, secrets, EarlierCode(folder, earlier)
@@ -160,7 +160,7 @@ def prepare_move(folder: JobFolder, options: Mapping[str, Any]) -> NewJob:
     It resumes from the same checkpoints and waits for the same jobs. Raises the errors of ``prepare_resume``, and
     InvalidSpec for a run of a study.
     """
-    earlier = folder.spec()
+    earlier = folder.read_spec()
     if earlier.group is not None:
         raise InvalidSpec(
             f"Job {folder.id} is part of {earlier.group.name} and must stay on its cluster.",
@@ -175,7 +175,7 @@ def prepare_move(folder: JobFolder, options: Mapping[str, Any]) -> NewJob:
         resumed_from=earlier.resumed_from,
         forked_at=earlier.forked_at,
         check=earlier.check,
-        after=spec.after or tuple(id_ for id_ in earlier.after if JobStore().folder(id_).path.exists()),
+        after=spec.after or tuple(id_ for id_ in earlier.after if JobStore().get_folder(id_).path.exists()),
         moved_from=folder.id,
     )
     if folder.has_checkpoints:
@@ -195,7 +195,7 @@ def prepare_resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Ch
     ``options`` replace those of the earlier job. Raises InvalidSpec, for example without a checkpoint,
     PluginUnavailable, JobNotFound.
     """
-    earlier = folder.spec()
+    earlier = folder.read_spec()
     if not folder.has_checkpoints:
         raise InvalidSpec(
             f"Job {folder.id} saved no checkpoint, so it cannot be resumed.",
@@ -227,7 +227,7 @@ def _make_spec(spec: JobSpec, earlier: JobSpec, **changes: Any) -> JobSpec:
     """Return the spec of a new job outside any study, with the code and values of an earlier one."""
     submitter = f"{os.uname().nodename}:{os.getpid()}"
     fields = {"group": None, "moved_from": "", "parameters": earlier.parameters, "submitter": submitter, **changes}
-    return dataclasses.replace(spec, id=new_id(), created=time.time(), capture_seconds=0.0, trial=None, **fields)
+    return dataclasses.replace(spec, id=create_id(), created=time.time(), capture_seconds=0.0, trial=None, **fields)
 
 
 def find_secrets(earlier: JobSpec, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
@@ -255,7 +255,7 @@ def _build_spec(folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any])
     resolved = jobspec.resolve_options(options)
     variables = {**earlier.environment_variables, **dict(resolved.get("environment_variables") or {})}
     old_options: dict[str, Any] = {
-        name: getattr(earlier, name) for name, option in ABOUT.items() if option.is_inherited
+        name: getattr(earlier, name) for name, option in OPTIONS.items() if option.is_inherited
     }
     if resolved.get("compute_target", earlier.compute_target) == earlier.compute_target:
         old_options |= earlier.cluster_options
@@ -266,7 +266,7 @@ def _build_spec(folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any])
     secrets = find_secrets(earlier, variables)
     remaining = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
     new_options = override(old_options, remaining) | {"environment_variables": {**variables, **secrets}}
-    spec, secrets = jobspec.build(_load_draft(folder, earlier), new_options, id_=new_id(), python=earlier.python)
+    spec, secrets = jobspec.build(_load_draft(folder, earlier), new_options, id_=create_id(), python=earlier.python)
     if not {"vm_size", "price_per_hour", "compute_target"} & resolved.keys():
         spec = dataclasses.replace(
             spec, price_per_hour=earlier.price_per_hour, currency=earlier.currency, price_source=earlier.price_source

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core import events, tracking, user_settings
 from distdl_jupyter.core.errors import DistDLError, JobFailed, ResultUnavailable
 from distdl_jupyter.core.humanize import plural, ranks
-from distdl_jupyter.core.logfile import last_lines
+from distdl_jupyter.core.logfile import read_last_lines
 from distdl_jupyter.core.state import State
 from distdl_jupyter.supervisor import control
 from distdl_jupyter.worker import owned
@@ -176,10 +176,10 @@ def _explain(failure: Failure) -> str:
 
 def _find_last_output(folder: JobFolder, rank: int, count: int = 10) -> str:
     """Return the last output of a rank that died without a report, or of the job itself if the rank had none."""
-    lines, _ = last_lines(folder.log, 4 * count, rank, within=_MAX_TAIL_BYTES)
+    lines, _ = read_last_lines(folder.log, 4 * count, rank, within=_MAX_TAIL_BYTES)
     if rank_lines := _select_texts(lines, rank, count):
         return "\n".join([f"Last lines of rank {rank}:", *rank_lines])
-    lines, _ = last_lines(folder.log, 4 * count, within=_MAX_TAIL_BYTES)
+    lines, _ = read_last_lines(folder.log, 4 * count, within=_MAX_TAIL_BYTES)
     job_lines = _select_texts(lines, None, count)
     return "\n".join(["Last lines of the job:", *job_lines]) if job_lines else ""
 
@@ -219,7 +219,7 @@ def read_metrics(folder: JobFolder) -> pd.DataFrame:
 
     rows: list[dict[str, Any]] = []
     attempt = 0
-    for batch, _ in events.batches(folder.events):
+    for batch, _ in events.read_batches(folder.events):
         for event in batch:
             attempt += event["type"] == "restart"
             if event["type"] == "metric":
@@ -279,19 +279,22 @@ def track(
 
     Raises InvalidSpec.
     """
-    names = tracking.names(tracking.check(trackers, "trackers") or "")
-    previous = {name: tracking.read(folder.path, name) for name in tracking.TITLES}
+    names = tracking.split_names(tracking.check_trackers(trackers, "trackers") or "")
+    previous = {name: tracking.read_record(folder.path, name) for name in tracking.TITLES}
     deadline = None if timeout is None else time.monotonic() + timeout
-    defaults = [*(record.tracker for record in tracking.of_job(folder.path)), *user_settings.trackers_of(folder.spec())]
+    defaults = [
+        *(record.tracker for record in tracking.read_records(folder.path)),
+        *user_settings.get_trackers(folder.read_spec()),
+    ]
     processes = control.start_trackers(folder, names or defaults, detached=True)
     while any(process.poll() is None for process in processes.values()):
-        records = [tracking.read(folder.path, name) for name in processes]
+        records = [tracking.read_record(folder.path, name) for name in processes]
         if all(record.done or (record.trouble and record != previous[record.tracker]) for record in records):
             break
         if deadline is not None and time.monotonic() > deadline:
             break
         time.sleep(_POLL_SECONDS)
-    return [record for record in tracking.of_job(folder.path) if not names or record.tracker in names]
+    return [record for record in tracking.read_records(folder.path) if not names or record.tracker in names]
 
 
 # outputs -----------------------------------------------------------------------------------------

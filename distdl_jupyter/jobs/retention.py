@@ -120,7 +120,7 @@ def prune_daily(older: str | None, keep: int | None) -> PruneResult | None:
     except FileNotFoundError:
         if not marker.parent.is_dir():
             return None
-    files.keep(marker, "")
+    files.replace_file(marker, "")
     return prune(older, keep)
 
 
@@ -160,7 +160,7 @@ def _select_old(seconds: float | None, keep: int | None) -> tuple[list[OldJob], 
     now, jobs = time.time(), client.list_rows()
     rows = sorted([*jobs, *study_rows.list_empty_sweeps(jobs)], key=lambda row: row.id, reverse=True)
     for position, row in enumerate(rows):
-        folder = JobStore(kind="sweeps" if study_rows.is_study(row) else "jobs").folder(row.id)
+        folder = JobStore(kind="sweeps" if study_rows.is_study(row) else "jobs").get_folder(row.id)
         ended = row.last_sign if row.ended is None else row.ended
         try:
             reason = _find_keep_reason(folder, row.state) or _find_sweep_reason(row)
@@ -181,7 +181,7 @@ def _find_keep_reason(folder: JobFolder, state: str) -> Reason | None:
     """Return why a job must be kept regardless of its age, None if it may be deleted."""
     if folder.path.lstat().st_uid != os.geteuid():
         return "other-user"
-    ended, holder = State(state).ended, folder.supervisor()
+    ended, holder = State(state).ended, folder.read_supervisor()
     if holder.is_elsewhere and not (ended and holder.is_silent):  # its lock is not visible here
         return "other-host"
     if not ended:
@@ -191,22 +191,22 @@ def _find_keep_reason(folder: JobFolder, state: str) -> Reason | None:
 
 def _find_sweep_reason(row: JobRow) -> Reason | None:
     """Return "busy" if the job is a trial of a sweep that is running or can be resumed."""
-    folder = JobStore(kind="sweeps").folder(row.group.id) if row.group is not None else None
+    folder = JobStore(kind="sweeps").get_folder(row.group.id) if row.group is not None else None
     if folder is None or not folder.path.exists():
         return None
-    has_ended = (folder.path / "end.json").exists() and not folder.supervisor().is_held
+    has_ended = (folder.path / "end.json").exists() and not folder.read_supervisor().is_held
     return None if has_ended else "busy"
 
 
 def _delete(job: OldJob) -> OldJob:
     """Delete a job, which may have changed since it was listed; return it with the problem, if any."""
-    sweeps, folder = JobStore(kind="sweeps"), JobStore().folder(job.id)
-    is_sweep = not folder.path.exists() and sweeps.folder(job.id).path.exists()
+    sweeps, folder = JobStore(kind="sweeps"), JobStore().get_folder(job.id)
+    is_sweep = not folder.path.exists() and sweeps.get_folder(job.id).path.exists()
     try:
-        if reason := _find_keep_reason(sweeps.folder(job.id) if is_sweep else folder, job.state):
+        if reason := _find_keep_reason(sweeps.get_folder(job.id) if is_sweep else folder, job.state):
             return replace(job, problem=f"It is {_REASON_TEXTS[reason]}.")
         if is_sweep:
-            sweeps.remove(sweeps.folder(job.id))
+            sweeps.remove(sweeps.get_folder(job.id))
         else:
             client.Job(folder).remove()
     except (FileNotFoundError, JobNotFound):  # another process has deleted it

@@ -19,7 +19,7 @@ from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.humanize import number, plural, short_id
 from distdl_jupyter.core.locks import JobLock
-from distdl_jupyter.core.space import PRUNED, STOPPED
+from distdl_jupyter.core.space import PRUNED_PREFIX, STOP_REASON
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.view import JobView
@@ -56,12 +56,12 @@ def list_empty_sweeps(jobs: Sequence[JobRow]) -> list[JobRow]:
     """Return a row for each sweep without a trial: it has just started, or failed before its first trial."""
     with_trials = {row.group.id for row in jobs if row.group is not None}
     store, studies = JobStore(kind="sweeps"), []
-    for id_ in store.ids():
+    for id_ in store.list_ids():
         if id_ not in with_trials:
             with contextlib.suppress(JobNotFound):  # has been removed
-                spec = store.folder(id_).spec()
+                spec = store.get_folder(id_).read_spec()
                 if spec.group is not None:
-                    studies.append(_make_row(make_job_row(JobView.of(spec), spec, time.time()), ()))
+                    studies.append(_make_row(make_job_row(JobView.from_spec(spec), spec, time.time()), ()))
     return studies
 
 
@@ -138,7 +138,7 @@ def get_scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[St
     if state in (State.FAILED, State.LOST):
         return state, newest.message
     if state is State.COMPLETED and newest.group is not None and newest.group.value is None:
-        return State.FAILED, step_times.too_few_steps(newest.name)
+        return State.FAILED, step_times.describe_too_few_steps(newest.name)
     if now - (newest.ended or now) < _NEXT_RUN_SECONDS:
         return State.RUNNING, ""
     return State.CANCELED, ""
@@ -150,7 +150,7 @@ def _compute_efficiency(rates: dict[tuple[str, int], float]) -> float | None:
     Return None if the runs cannot be compared.
     """
     points = sorted((count, rate) for (backend, count), rate in rates.items() if backend == next(iter(rates))[0])
-    return step_times.efficiency(points[0], points[-1]) if len(points) > 1 else None
+    return step_times.compute_efficiency(points[0], points[-1]) if len(points) > 1 else None
 
 
 # sweeps ------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def _get_sweep_fields(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]
     values = [run.group.value for run in runs if run.state == "completed" and run.group and run.group.value is not None]
     state, end = get_sweep_state(group.id, runs, group.size)
     running = sum(not State(run.state).ended for run in runs)
-    pruned = sum(run.state == "canceled" and run.message.startswith(PRUNED) for run in runs)
+    pruned = sum(run.state == "canceled" and run.message.startswith(PRUNED_PREFIX) for run in runs)
     counts = (f"{running} running" if running else "", f"{pruned} pruned" if pruned else "")
     if state in (State.RUNNING, State.COMPLETED):
         text = ", ".join(filter(None, counts))
@@ -179,7 +179,7 @@ def _get_sweep_fields(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]
 
 def _count_ended(runs: Sequence[JobRow]) -> int:
     """Return the number of ended trials that are not repeated."""
-    return sum(State(run.state).ended and run.state != "lost" and run.message != STOPPED for run in runs)
+    return sum(State(run.state).ended and run.state != "lost" and run.message != STOP_REASON for run in runs)
 
 
 def get_sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dict[str, Any]]:
@@ -187,14 +187,14 @@ def get_sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State,
 
     If its driver has died, another one is started.
     """
-    folder = JobStore(kind="sweeps").folder(id_)
+    folder = JobStore(kind="sweeps").get_folder(id_)
     if not folder.path.exists():
         is_running, is_done = any(not State(run.state).ended for run in runs), _count_ended(runs) >= size
         return State.RUNNING if is_running else State.COMPLETED if is_done else State.LOST, {
             "problem": "The folder of the sweep was deleted, so no more trials start. Its finished trials are kept.",
             "hint": "" if is_done else "Start a new sweep for more.",
         }
-    holder = folder.supervisor()
+    holder = folder.read_supervisor()
     if holder.is_held:
         return State.RUNNING, {}
     if end := _read_end(folder):
@@ -218,7 +218,7 @@ def _restart_driver(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, d
     id_ = short_id(folder.id)
     hint = f'Continue with sweep("{id_}").resume(), or: distdl sweep --resume {id_}'
     try:
-        spec = folder.spec()
+        spec = folder.read_spec()
         secrets = rerun.find_secrets(spec)
         lock = JobLock.acquire(folder.lock)
         if lock is None:
@@ -248,7 +248,7 @@ def _is_hopeless(folder: JobFolder, runs: Sequence[JobRow]) -> bool:
         tries = earlier["tries"] + 1 if earlier["come"] == progress else 1
     except (OSError, ValueError, KeyError, TypeError):
         tries = 1
-    files.write(path, {"come": progress, "tries": tries})
+    files.write_json(path, {"come": progress, "tries": tries})
     return tries > _MAX_TRIES
 
 
@@ -263,12 +263,12 @@ def record_end(folder: JobFolder, state: State, problem: str = "", hint: str = "
     if not folder.path.exists():
         return
     with contextlib.suppress(DistDLError, OSError):  # jobs queued for trials end without it
-        spec = folder.spec()
+        spec = folder.read_spec()
         assert spec.group is not None, "it belongs to a sweep"
         options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         registry.get("clusters", spec.cluster).close_group(spec.group, options)
     end = {"state": state.value, "problem": problem, "hint": hint, "ended": time.time()}
-    files.write(folder.path / "end.json", end)
+    files.write_json(folder.path / "end.json", end)
     notify_end(folder.id, state, " ".join(filter(None, (problem, hint))))
 
 
@@ -283,8 +283,8 @@ def notify_end(id_: str, state: State, problem: str = "") -> None:
     except (DistDLError, StopIteration):
         return
     alert = Alert("failure", problem) if problem else Alert("end", _format_end(row))
-    sweep = JobStore(kind="sweeps").folder(id_)
-    runs = (JobStore().folder(entry.id) for entry in jobs if entry.group is not None and entry.group.id == id_)
+    sweep = JobStore(kind="sweeps").get_folder(id_)
+    runs = (JobStore().get_folder(entry.id) for entry in jobs if entry.group is not None and entry.group.id == id_)
     control.notify(sweep if sweep.path.exists() else next(runs), row.name, state, alert, id_=id_)
 
 

@@ -151,16 +151,16 @@ class LiveJob:
 
     def _encode_log(self, mark: int) -> WireMessage:
         log = self._open_reader.log
-        if not log.knows(mark):
+        if not log.has_mark(mark):
             return self._encode_newest_rows(SKIP_TO_ROWS if mark else _MAX_FIRST_ROWS)
-        rows, mark, remaining = log.changes(mark, _MAX_ROWS)
+        rows, mark, remaining = log.get_changes(mark, _MAX_ROWS)
         if remaining > MAX_LAG_ROWS:
             return self._encode_newest_rows(SKIP_TO_ROWS)
         return self._encode_rows(rows, mark, whole=False, has_more=remaining > 0)
 
     def _encode_newest_rows(self, count: int) -> WireMessage:
         log = self._open_reader.log
-        return self._encode_rows(log.rows_between(log.next - count, log.next), log.mark, whole=True)
+        return self._encode_rows(log.get_rows(log.next - count, log.next), log.mark, whole=True)
 
     def _encode_rows(self, rows: list[FoldedRow], mark: int, *, whole: bool, has_more: bool = False) -> WireMessage:
         changes = job_page.make_log_changes(self._open_reader.view, self._open_reader.log, rows)
@@ -172,7 +172,7 @@ class LiveJob:
         with self._lock:
             book = self._open_reader.book
             metric = request.metric or choose_metric(book.names)
-            count = book.count(metric)
+            count = book.count_points(metric)
         return f"{metric} {count}" if count else ""
 
     def encode_curve(self, request: CurveRequest, key: str) -> WireMessage:
@@ -203,7 +203,7 @@ class LiveJob:
         reader = self._open_reader
         usage = resources.make_resources(reader.resources, running=reader.view.state is State.RUNNING)
         hosts = {rank.rank: rank.host or "" for rank in reader.view.ranks}
-        times = reader.steps.times(hosts, ended=self.has_ended)
+        times = reader.steps.get_times(hosts, ended=self.has_ended)
         step_time = steps.make_job_time(times, 0) if times.rows else None
         return WireMessage(
             encode(from_fields(ResourcesMessage, usage, id=self.id, key=key, type="resources", time=step_time)), key

@@ -108,7 +108,7 @@ def _run_sweep(session: Session, line: str, cell: str) -> None:
     args = make_sweep_parser().parse(rest)
     out = check_identifier(getattr(args, "out", None))
     options = get_job_options(args, session.defaults)
-    namespace = {**session.ip.user_ns, **space.first_values(parameters)}
+    namespace = {**session.ip.user_ns, **space.get_first_values(parameters)}
     draft = capture_cell(cell, namespace, mask_secrets(f"%%sweep {rest}").strip())
     plan = {name: getattr(args, name) for name in SWEEP_FLAGS if hasattr(args, name)}
     study = sweeps.sweep_draft(draft, parameters, **plan, **options)

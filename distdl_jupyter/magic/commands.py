@@ -12,7 +12,7 @@ from typing import Any
 
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.options import checked
+from distdl_jupyter.core.options import check_options
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form.arguments import Parser, make_magic_parser, parse_env, parse_pairs, parse_value, split_line
 from distdl_jupyter.jobs import jobspec
@@ -120,9 +120,9 @@ def update_defaults(defaults: dict[str, Any], changes: dict[str, str]) -> dict[s
         values["environment_variables"] = {**defaults.get("environment_variables", {}), **parse_env(env.split(","))}
     result = {**defaults, **jobspec.resolve_options(values)}
     result = {name: value for name, value in result.items() if name not in removed}
-    checked(result)
+    check_options(result)
     if label := result.get("distributed_backend"):
-        registry.backend(str(label), {})
+        registry.load_backend(str(label), {})
     if target := result.get("compute_target"):
         cluster_configs.find(str(target))
     return result
@@ -180,7 +180,7 @@ def change_tracking(changes: Mapping[str, str]) -> None:
     from distdl_jupyter.core import user_settings
     from distdl_jupyter.tracking.trackers import find_mlflow_address, get_host
 
-    settings = user_settings.change(user_settings.TRACKING, **changes)
+    settings = user_settings.change_settings(user_settings.TRACKING_NAMES, **changes)
     say(f"track = {settings.track or 'none'}")
     say(f"mlflow = {get_host(find_mlflow_address(settings))}")
     say(f"artifacts = {settings.artifacts}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.findings import Level
 from distdl_jupyter.core.humanize import TIMES, duration, listing, number, plural, short_id
-from distdl_jupyter.core.source import imported_names, parsed
+from distdl_jupyter.core.source import list_imported_names, try_parse
 from distdl_jupyter.worker.hooks import frameworks
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def suggest_learning_rate(case: RuleInput) -> Advice | None:
 def _get_scaling(request: Request, name: str, scaled: str) -> dict[str, Any]:
     if request.learning_rate_is_argument:
         return {"action": f"Use {name} = {scaled}", "change": {"kwargs": {name: float(scaled)}}}
-    world = registry.backend(request.distributed_backend, {})[0].usage.world_size
+    world = registry.load_backend(request.distributed_backend, {})[0].usage.world_size
     if not world:
         return {}
     return {"action": f"Copy {name} * {world}", "snippet": f"{name} * {world}"}
@@ -234,7 +234,7 @@ def suggest_search_jobs(case: RuleInput) -> Advice | None:
 
 def find_search_library(code: str) -> str:
     """Return the name of a known search library that the code imports, else ""."""
-    for name in imported_names(parsed(code) or ast.Module([], [])):
+    for name in list_imported_names(try_parse(code) or ast.Module([], [])):
         if library := next((library for library in _SEARCH_LIBRARIES if f"{name}.".startswith(f"{library}.")), ""):
             return library
         if (grid := name.rpartition(".")[2]) in _SEARCH_CLASSES:

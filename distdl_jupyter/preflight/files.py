@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from distdl_jupyter.core.data import DataSource
 from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.humanize import listing, plural
-from distdl_jupyter.core.source import Call, Code, depends_on_rank
+from distdl_jupyter.core.source import Call, CodeAnalysis, depends_on_rank
 from distdl_jupyter.core.spec import JobSpec
 
 #: Calls whose first argument is the path that they write to, and calls whose second argument is.
@@ -22,7 +22,7 @@ _PATH_SECOND_CALLS = ("torch.save", "joblib.dump")
 _MAX_LISTED_FINDINGS = 3
 
 
-def check_files(code: Code, spec: JobSpec) -> Check:
+def check_files(code: CodeAnalysis, spec: JobSpec) -> Check:
     """Check that no two ranks write to the same file."""
     name = "Files"
     if spec.process_count == 1:
@@ -58,7 +58,7 @@ def _make_finding(call: Call, path: str) -> Finding:
     )
 
 
-def _find_fixed_path(call: Call, code: Code) -> str | None:
+def _find_fixed_path(call: Call, code: CodeAnalysis) -> str | None:
     """Return the path's source text if the call writes to the same path on all ranks, else None."""
     path = None if call.one_rank else _find_written_path(call)
     if isinstance(path, ast.Name):
@@ -110,7 +110,7 @@ def _is_literal_path(node: ast.expr) -> bool:
 # data sources -----------------------------------------------------------------------------------------
 
 
-def check_sources(code: Code, spec: JobSpec) -> Check | None:
+def check_sources(code: CodeAnalysis, spec: JobSpec) -> Check | None:
     """Check that each ``data_path("name")`` in the code has a data source; None if no data are used."""
     calls = _find_data_path_calls(code)
     if not (spec.data or calls):
@@ -120,7 +120,7 @@ def check_sources(code: Code, spec: JobSpec) -> Check | None:
     return Check("Data sources", listing(names) if names else "none", findings)
 
 
-def _find_data_path_calls(code: Code) -> list[Call]:
+def _find_data_path_calls(code: CodeAnalysis) -> list[Call]:
     """Return the calls of ``data_path`` outside sent modules, because the job may not use these."""
     return [call for call in code.calls if call.last == "data_path" and call.label in code.training_labels]
 

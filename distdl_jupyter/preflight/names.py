@@ -15,7 +15,7 @@ from distdl_jupyter.capture.captured_code import CapturedCode
 from distdl_jupyter.capture.references import iter_instructions
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.findings import LARGE_BYTES, Check, Finding
-from distdl_jupyter.core.source import module_name, parsed
+from distdl_jupyter.core.source import get_module_name, try_parse
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.worker.secret_patterns import looks_secret
 
@@ -124,7 +124,7 @@ def _check_attributes(draft: CapturedCode) -> Iterator[Finding]:
 
 def _find_module(path: str) -> ModuleType | None:
     """Return the module that this kernel has imported from a file, given by its path below a module folder."""
-    module = sys.modules.get(module_name(path))
+    module = sys.modules.get(get_module_name(path))
     file = getattr(module, "__file__", None)
     return module if isinstance(file, str) and f"/{file}".endswith(f"/{path}") else None
 
@@ -139,14 +139,14 @@ def _is_changed(module: ModuleType, name: str, value: object) -> bool:
 @functools.lru_cache(maxsize=1000)
 def _find_set_attributes(text: str) -> frozenset[str]:
     """Return the names of the attributes that a source text assigns."""
-    nodes = ast.walk(parsed(text) or ast.Module([], []))
+    nodes = ast.walk(try_parse(text) or ast.Module([], []))
     return frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
 
 
 @functools.lru_cache(maxsize=1000)
 def _read_constants(text: str) -> Mapping[str, object]:
     """Return the constants (numbers, strings, tuples) of a module's source by name; each name is assigned once."""
-    tree = parsed(text)
+    tree = try_parse(text)
     if tree is None or any(isinstance(node, ast.alias) and node.name == "*" for node in ast.walk(tree)):
         return {}
     try:

@@ -16,7 +16,7 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.humanize import TIMES, count
-from distdl_jupyter.core.source import Call, Code, parsed
+from distdl_jupyter.core.source import Call, CodeAnalysis, try_parse
 from distdl_jupyter.core.spec import JobSpec
 
 _SAMPLERS = ("DistributedSampler", "ElasticSampler", "DistributedDataset")
@@ -32,11 +32,11 @@ _NOT_READ_TEXT = "the code is not available, so it was not checked"
 def find_backend(spec: JobSpec) -> Any:
     """Return the backend of the job, None if it is unknown here."""
     with contextlib.suppress(DistDLError):
-        return registry.backend(spec.distributed_backend, {})[0]
+        return registry.load_backend(spec.distributed_backend, {})[0]
     return None
 
 
-def check_backend(code: Code, draft: CapturedCode, spec: JobSpec, selected: Any) -> Check:
+def check_backend(code: CodeAnalysis, draft: CapturedCode, spec: JobSpec, selected: Any) -> Check:
     """Check that the code initializes the selected backend."""
     name, usage = "Backend", selected.usage
     if spec.process_count == 1:
@@ -49,17 +49,17 @@ def check_backend(code: Code, draft: CapturedCode, spec: JobSpec, selected: Any)
     if (call := usage.find_initializer(code)) is not None:
         return Check(name, f"{usage.format_call(call)} in {call.location}")
     if not usage.initializers:
-        return Check(name, f"{registry.backend_label(spec.distributed_backend)} initializes it")
+        return Check(name, f"{registry.resolve_label(spec.distributed_backend)} initializes it")
     finding = _find_mismatch(code, spec, selected)
-    if finding is None and (call := code.helper()) is not None:
+    if finding is None and (call := code.find_helper()) is not None:
         return Check(name, f"{call.last}() in {call.location} may initialize it")
     finding = finding or _make_not_initialized(usage, draft, spec, code)
     return Check(name, "not initialized", (finding,))
 
 
-def _find_other_backends(code: Code, selected: Any) -> Iterator[tuple[Any, Call]]:
+def _find_other_backends(code: CodeAnalysis, selected: Any) -> Iterator[tuple[Any, Call]]:
     """Yield each backend other than the selected one that the code initializes, with the call."""
-    for other in registry.backends():
+    for other in registry.load_backends():
         call = other.usage.find_initializer(code)
         if call is not None and other.name != selected.name:
             yield other, call
@@ -69,8 +69,8 @@ def _suggest_backend(backend: Any) -> str:
     return f"Choose distributed_backend={next(iter(backend.labels), backend.name)!r}"
 
 
-def _check_single_process(code: Code, spec: JobSpec, selected: Any) -> Iterator[Finding]:
-    label = registry.backend_label(spec.distributed_backend)
+def _check_single_process(code: CodeAnalysis, spec: JobSpec, selected: Any) -> Iterator[Finding]:
+    label = registry.resolve_label(spec.distributed_backend)
     for other, call in _find_other_backends(code, selected):
         clause = f"{call.beginning} calls {other.usage.format_call(call)}"
         if (
@@ -91,7 +91,7 @@ def _has_explicit_address(call: Call) -> bool:
     return bool({"init_method", "store", "rank"} & {keyword.arg for keyword in call.node.keywords})
 
 
-def _find_mismatch(code: Code, spec: JobSpec, selected: Any) -> Finding | None:
+def _find_mismatch(code: CodeAnalysis, spec: JobSpec, selected: Any) -> Finding | None:
     """Return a finding if the code initializes a backend other than the selected one."""
     for other, call in _find_other_backends(code, selected):
         clause = f"The code calls {other.usage.format_call(call)} in {call.location}"
@@ -100,7 +100,7 @@ def _find_mismatch(code: Code, spec: JobSpec, selected: Any) -> Finding | None:
     return None
 
 
-def _make_not_initialized(usage: Any, draft: CapturedCode, spec: JobSpec, code: Code) -> Finding:
+def _make_not_initialized(usage: Any, draft: CapturedCode, spec: JobSpec, code: CodeAnalysis) -> Finding:
     return Finding(
         "warning",
         "backend-not-initialised",
@@ -114,7 +114,7 @@ def check_calls(draft: CapturedCode) -> Check | None:
     """Check that a cell or script does more than define functions and classes; None if it does, and for functions."""
     if draft.kind == "function" or not draft.texts:
         return None
-    tree = parsed(draft.texts[0].text)
+    tree = try_parse(draft.texts[0].text)
     body = tree.body if tree is not None else []
     definitions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
     if not definitions or not all(_is_definition(node) for node in body):
@@ -132,7 +132,7 @@ def check_calls(draft: CapturedCode) -> Check | None:
     return Check("Calls", "nothing is called", (Finding("warning", "never-called", text, remedy),))
 
 
-def check_processes(code: Code, spec: JobSpec) -> Check | None:
+def check_processes(code: CodeAnalysis, spec: JobSpec) -> Check | None:
     """Check that the code does not start training processes itself; None if it does not, or for a single process.
 
     This is only a warning, because every process of the job may run workers that do not communicate.
@@ -151,7 +151,7 @@ def check_processes(code: Code, spec: JobSpec) -> Check | None:
     return Check("Processes", "started by the code", (Finding("warning", "own-processes", text, remedy),))
 
 
-def _starts_processes(call: Call, code: Code) -> bool:
+def _starts_processes(call: Call, code: CodeAnalysis) -> bool:
     """Return whether a call starts processes that train together."""
     if _SPAWN_PATTERN.fullmatch(call.name):
         return True
@@ -196,7 +196,7 @@ def _is_definition(node: ast.stmt) -> bool:
     )
 
 
-def check_gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
+def check_gradients(code: CodeAnalysis, spec: JobSpec, usage: Any) -> Check:
     """Check that gradients are averaged over ranks and that all ranks start from the same weights."""
     name = "Gradients"
     if spec.process_count == 1 or not usage.averaging_names:
@@ -205,11 +205,11 @@ def check_gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
         return Check(name, _NOT_READ_TEXT)
     if code.needs(*usage.trainers):
         return Check(name, "the trainer averages them")
-    call = code.called("backward")
+    call = code.find_call("backward")
     if call is None:
         return Check(name, "no backward() call in the code")
     if not code.uses(*usage.averaging_names):
-        if (helper := code.helper()) is not None:
+        if (helper := code.find_helper()) is not None:
             return Check(name, f"{helper.last}() in {helper.location} may average them")
         finding = Finding(
             "warning",
@@ -225,7 +225,7 @@ def check_gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
     return Check(name, "averaged across ranks")
 
 
-def check_data(code: Code, draft: CapturedCode, spec: JobSpec, usage: Any) -> Check:
+def check_data(code: CodeAnalysis, draft: CapturedCode, spec: JobSpec, usage: Any) -> Check:
     """Check that each rank reads its own part of the data, in a new order each epoch."""
     name = "Data"
     if spec.process_count == 1:
@@ -233,7 +233,7 @@ def check_data(code: Code, draft: CapturedCode, spec: JobSpec, usage: Any) -> Ch
     if not code.read:
         return Check(name, _NOT_READ_TEXT)
     batch = tuple(_check_batch_size(code, draft, spec))
-    loader, sampler = code.called("DataLoader"), code.called("DistributedSampler")
+    loader, sampler = code.find_call("DataLoader"), code.find_call("DistributedSampler")
     if sampler is not None:
         return Check(name, f"split by the sampler in {sampler.location}", (*_check_order(code, sampler), *batch))
     if loader is None or code.uses(*_RANK_NAMES) or code.needs(*usage.trainers):
@@ -247,7 +247,7 @@ def check_data(code: Code, draft: CapturedCode, spec: JobSpec, usage: Any) -> Ch
     return Check(name, "not split", (finding, *batch))
 
 
-def _check_order(code: Code, sampler: Call) -> Iterator[Finding]:
+def _check_order(code: CodeAnalysis, sampler: Call) -> Iterator[Finding]:
     shuffle = next((k.value for k in sampler.node.keywords if k.arg == "shuffle"), None)
     keeps_order = isinstance(shuffle, ast.Constant) and shuffle.value is False
     if not keeps_order and not code.uses("set_epoch"):
@@ -259,7 +259,7 @@ def _check_order(code: Code, sampler: Call) -> Iterator[Finding]:
         )
 
 
-def _check_batch_size(code: Code, draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
+def _check_batch_size(code: CodeAnalysis, draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
     size = draft.numbers.get("batch_size")
     expressions = [k.value for call in code.calls for k in call.node.keywords if k.arg == "batch_size"]
     for expression in [code.assigned.get("batch_size"), *expressions]:

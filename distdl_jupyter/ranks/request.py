@@ -276,7 +276,7 @@ class CellOutput:
 
     def __init__(self, folder: JobFolder, ranks: Iterable[int], number: int) -> None:
         self._path = folder.log
-        _, self._cursor = logfile.last_lines(self._path, 0)
+        _, self._cursor = logfile.read_last_lines(self._path, 0)
         self._number = number
         self._started: set[tuple[Any, Any]] = set()
         #: Reported part of each stream's unfinished line.
@@ -319,8 +319,8 @@ def find_last_cell(log: Path) -> tuple[str, float] | None:
 
     It is read from the end of their job's log.
     """
-    end = logfile.size(log)
-    lines, _ = logfile.read_range(log, logfile.line_from(log, max(0, end - _TAIL_BYTES), end), end)
+    end = logfile.get_size(log)
+    lines, _ = logfile.read_range(log, logfile.find_line(log, max(0, end - _TAIL_BYTES), end), end)
     marks = (line for line in reversed(lines) if line["type"] == "mark" and not line.get("ended"))
     return next(((str(mark.get("label") or "a cell"), float(mark["t"])) for mark in marks), None)
 

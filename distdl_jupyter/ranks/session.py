@@ -67,7 +67,7 @@ class Ranks:
     @property
     def setup_call(self) -> str:
         """The call that a cell must make once to connect the ranks ("" if none is needed)."""
-        return str(registry.backend(self.job.spec.distributed_backend, {})[0].usage.call)
+        return str(registry.load_backend(self.job.spec.distributed_backend, {})[0].usage.call)
 
     def run(
         self,
@@ -320,9 +320,9 @@ def find_session(only: str = "") -> Ranks | None:
         # The session of a killed supervisor may still be running in a Slurm allocation; then its address files exist.
         sessions = (
             Ranks(client.Job(folder))
-            for folder in JobStore().folders()
+            for folder in JobStore().list_folders()
             if (folder.path / NOTES).is_dir()
-            and not (supervisor := folder.supervisor()).host
+            and not (supervisor := folder.read_supervisor()).host
             and (supervisor.is_held or request.read_stamps(folder))
         )
         return next(filter(_is_alive, sessions), None)
@@ -330,7 +330,7 @@ def find_session(only: str = "") -> Ranks | None:
     if job.spec.kind != "ranks":
         message, hint = f"Job {job.id} is not a session of ranks.", "Start one with ranks.start()."
         raise JobNotFound(message, code="job-without-ranks", hint=hint)
-    if (host := job.folder.supervisor().host) and not job.state.ended:
+    if (host := job.folder.read_supervisor().host) and not job.state.ended:
         message, hint = f"The ranks of job {job.id} were started on {host}.", f"Log in to {host} to use them."
         raise JobNotRunning(message, code="ranks-elsewhere", hint=hint)
     session = Ranks(job)

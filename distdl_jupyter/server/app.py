@@ -19,7 +19,7 @@ from tornado.web import Application
 from traitlets import Float, Int, Unicode
 
 from distdl_jupyter.api import BASE_PATH, list_calls
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec, docs_address
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, get_docs_address
 
 if TYPE_CHECKING:
     from distdl_jupyter.api.call import ApiCall, ServerContext
@@ -103,7 +103,7 @@ class DistDLApp(ExtensionApp):
         application = self.serverapp.web_app
         self._routes = LazyRoutes(application, application.settings["base_url"])
         try:
-            address = docs_address() if "DISTDL_DOCS" in os.environ else ""
+            address = get_docs_address() if "DISTDL_DOCS" in os.environ else ""
         except InvalidSpec as error:
             self.log.warning("%s", error)
             address = ""

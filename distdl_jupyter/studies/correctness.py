@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
 from distdl_jupyter.core import correctness, files, registry
-from distdl_jupyter.core.aliases import ALIASES, TOTALS
+from distdl_jupyter.core.aliases import ALIASES, TOTAL_NAMES
 from distdl_jupyter.core.correctness import Comparison
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, explain_interrupt
 from distdl_jupyter.core.humanize import plural
@@ -98,8 +98,8 @@ def _start_from_job(job: Job, steps: int, options: Mapping[str, Any]) -> Job:
         "compute_target": "local",
         **jobspec.resolve_options(options),
     }
-    if spec.distributed_backend == registry.SINGLE:
-        defaults.setdefault("distributed_backend", registry.DEFAULT)
+    if spec.distributed_backend == registry.SINGLE_PROCESS_BACKEND:
+        defaults.setdefault("distributed_backend", registry.DEFAULT_BACKEND)
     resolved = {**_check_options(defaults, steps), "name": f"{job.name.removesuffix(', check')}, check"[-120:]}
     return client.relaunch(job, check={"steps": steps, "replay": ""}, **resolved)
 
@@ -119,7 +119,7 @@ def finish(job: Job) -> Job | None:
     }
     check = {"steps": job.spec.check["steps"], "replay": str(job.folder.path)}
     single_run = client.relaunch(job, check=check, **settings)
-    files.write(correctness.single_run_file(job.folder.path), {"single": single_run.id})
+    files.write_json(correctness.get_single_run_file(job.folder.path), {"single": single_run.id})
     _wait(single_run)
     return single_run
 
@@ -154,8 +154,8 @@ def compare_jobs(job: Job, single_run: Job | None = None) -> Comparison:
 
     Without ``single_run``, only the ranks are compared, for code that requires several processes.
     """
-    records = correctness.read(single_run.folder.path) if single_run is not None else []
-    comparison = correctness.compare(correctness.read(job.folder.path), records[0] if records else None)
+    records = correctness.read_records(single_run.folder.path) if single_run is not None else []
+    comparison = correctness.compare(correctness.read_records(job.folder.path), records[0] if records else None)
     if single_run is not None and single_run.state.ended and single_run.state is not State.COMPLETED:
         comparison.left_out.append(f"In the run on one process: {single_run.view().reason}")
     return comparison
@@ -167,7 +167,7 @@ def _make_empty_comparison(job: Job) -> Comparison:
 
 def _find_single_run(job: Job) -> Job | None:
     try:
-        return client.attach(correctness.single_run_id(job.folder.path))
+        return client.attach(correctness.read_single_run_id(job.folder.path))
     except JobNotFound:
         return None
 
@@ -181,7 +181,7 @@ def _check_options(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
             field="steps",
         )
     resolved = jobspec.resolve_options(options)
-    if not {ALIASES.get(name, name) for name in resolved} & {"process_count_per_node", "node_count", *TOTALS}:
+    if not {ALIASES.get(name, name) for name in resolved} & {"process_count_per_node", "node_count", *TOTAL_NAMES}:
         resolved["process_count_per_node"] = 2
     if _count_processes(resolved) < 2:
         raise InvalidSpec(
@@ -197,7 +197,7 @@ def _check_options(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
             field="compute_target",
             hint="Remove compute_target.",
         )
-    resolved.setdefault("distributed_backend", registry.DEFAULT)
+    resolved.setdefault("distributed_backend", registry.DEFAULT_BACKEND)
     resolved.setdefault("max_run_duration_seconds", _MAX_SECONDS)
     return {**resolved, "max_restarts": 0, "outputs": "", "weight_check_steps": 0}
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
 from distdl_jupyter.core import registry, step_times
-from distdl_jupyter.core.aliases import ALIASES, TOTALS
+from distdl_jupyter.core.aliases import ALIASES, TOTAL_NAMES
 from distdl_jupyter.core.errors import (
     DistDLError,
     InvalidSpec,
@@ -31,8 +31,8 @@ from distdl_jupyter.core.errors import (
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.step_times import WARM_UP, Run, ScalingPoint, measure_run, too_few_steps
-from distdl_jupyter.core.store import JobFolder, JobStore, new_id
+from distdl_jupyter.core.step_times import WARM_UP_STEPS, Run, ScalingPoint, describe_too_few_steps, measure_run
+from distdl_jupyter.core.store import JobFolder, JobStore, create_id
 from distdl_jupyter.jobs import client, job_list, rerun, study_rows
 from distdl_jupyter.node.processes import has_ended, make_mark
 from distdl_jupyter.supervisor import control
@@ -63,7 +63,7 @@ def scale(
     kwargs: Mapping[str, Any] | None = None,
     *,
     nodes: int | Sequence[int] = 1,
-    backends: str | Sequence[str] = registry.DEFAULT,
+    backends: str | Sequence[str] = registry.DEFAULT_BACKEND,
     seconds: float = 10.0,
     **options: Any,
 ) -> ScalingStudy:
@@ -90,7 +90,7 @@ def scale_draft(
     processes: Sequence[int],
     *,
     nodes: int | Sequence[int] = 1,
-    backends: str | Sequence[str] = registry.DEFAULT,
+    backends: str | Sequence[str] = registry.DEFAULT_BACKEND,
     seconds: float = 10.0,
     **options: Any,
 ) -> ScalingStudy:
@@ -99,10 +99,10 @@ def scale_draft(
     node_counts = node_counts if isinstance(nodes, Iterable) else node_counts * len(counts)
     labels = backends.split(",") if isinstance(backends, str) else _to_list(backends)
     _check_arguments(counts, node_counts, seconds, options)
-    labels = [registry.backend_label(str(label)) for label in dict.fromkeys(labels)] or [registry.DEFAULT]
+    labels = [registry.resolve_label(str(label)) for label in dict.fromkeys(labels)] or [registry.DEFAULT_BACKEND]
     name = str(options.pop("name", draft.name))
     plan = {"processes": counts, "nodes": node_counts, "backends": labels, "seconds": seconds, "driver": make_mark()}
-    group = Group(kind=KIND, id=new_id(), name=name, size=len(labels) * len(counts), plan=plan)
+    group = Group(kind=KIND, id=create_id(), name=name, size=len(labels) * len(counts), plan=plan)
     options.setdefault("max_run_duration_seconds", _MAX_FACTOR * seconds + _SPARE_SECONDS)
     return _measure_missing(group, (), lambda **run_options: client.launch(draft, group, **run_options, **options))
 
@@ -152,7 +152,10 @@ def scale_with_options(
 ) -> ScalingStudy:
     """Run ``scale`` with the options of a magic or command line, which may list nodes per run and backends."""
     study_options = dict(options)
-    nodes, backends = study_options.pop("node_count", 1), study_options.pop("distributed_backend", registry.DEFAULT)
+    nodes, backends = (
+        study_options.pop("node_count", 1),
+        study_options.pop("distributed_backend", registry.DEFAULT_BACKEND),
+    )
     study_options |= {"nodes": nodes, "backends": backends, "seconds": seconds}
     return scale_draft(draft, processes, **study_options)
 
@@ -189,7 +192,7 @@ def _to_list(value: Any) -> list[Any]:
 
 def _check_arguments(counts: Sequence[Any], nodes: Sequence[Any], seconds: Any, options: Mapping[str, Any]) -> None:
     for name in options:
-        if (primary := ALIASES.get(name, name)) in (*TOTALS, *_REPLACEMENTS):
+        if (primary := ALIASES.get(name, name)) in (*TOTAL_NAMES, *_REPLACEMENTS):
             raise InvalidSpec(
                 f"{name} cannot be combined with several numbers of processes.",
                 code="scale-option-unsupported",
@@ -243,7 +246,7 @@ def _measure(job: Job, seconds: float) -> Run:
     reader = step_times.StepTimesReader(job.folder.steps)
     try:
         while not (ended := job.state.ended):
-            if reader.read() and _is_enough(measure_run(reader.times()), seconds):
+            if reader.read() and _is_enough(measure_run(reader.get_times()), seconds):
                 break
             time.sleep(_POLL_SECONDS)
     finally:  # even after an interrupt
@@ -255,11 +258,11 @@ def _measure(job: Job, seconds: float) -> Run:
         job.result()
         raise JobFailed(job.view().reason, code=job.view().reason_code or "scaling-run-failed")
     reader.read()
-    times = reader.times()
+    times = reader.get_times()
     result = measure_run(times) if times.rows else None
     if result is None:
         raise InvalidSpec(
-            too_few_steps(job.name),
+            describe_too_few_steps(job.name),
             code="scaling-too-few-steps",
             field="function",
             hint="Use longer training code. Each run is stopped as soon as it has been measured.",
@@ -296,7 +299,7 @@ class ScalingStudy(ScalingView):
 
             def start(**run_options: Any) -> Job:
                 backend = run_options["distributed_backend"]
-                matches = [folder for folder in folders if folder.spec().distributed_backend == backend]
+                matches = [folder for folder in folders if folder.read_spec().distributed_backend == backend]
                 job = client.Job((matches or folders)[-1])
                 return client.relaunch(job, group=group, **{**job.spec.backend_options, **run_options})
 
@@ -323,7 +326,7 @@ class _StudyRun:
 def scaling(id: str = "") -> ScalingStudy:  # noqa: A002 - like all calls that take an id
     """Return the scaling study with this id or the last part of it, by default the newest. Raises JobNotFound."""
     listed = _list_jobs(id)
-    spec = JobStore().folder(listed[0].row.id).spec()
+    spec = JobStore().get_folder(listed[0].row.id).read_spec()
     assert spec.group is not None
     runs = _read_runs(listed, spec.group)
     study = ScalingStudy(spec.group.name, _make_points(runs))
@@ -348,9 +351,9 @@ def _list_jobs(id_: str) -> list[ListedJob]:
 def _read_runs(listed: Sequence[ListedJob], group: Group) -> list[_StudyRun]:
     store, runs = JobStore(), []
     for job in listed:
-        folder = store.folder(job.row.id)
+        folder = store.get_folder(job.row.id)
         run, straggler = _read_steps(folder) if job.active else _read_ended_steps(str(folder.path))
-        is_whole = run is not None and run.is_whole(State(job.row.state), group.plan.get("seconds", 0.0))
+        is_whole = run is not None and run.is_complete(State(job.row.state), group.plan.get("seconds", 0.0))
         runs.append(_StudyRun(job.row, run, straggler, is_whole))
     return runs
 
@@ -366,7 +369,7 @@ def _read_steps(folder: JobFolder) -> tuple[Run | None, Straggler | None]:
     run = measure_run(times) if times.rows else None
     if run is None:
         return None, None
-    measured_rows = [row for row in times.rows if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP]
+    measured_rows = [row for row in times.rows if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP_STEPS]
     return run, step_times.StepTimes(measured_rows).straggler
 
 
@@ -411,8 +414,8 @@ def _read_unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], set[tuple[str,
     missing.
     """
     listed = _list_jobs(id_)
-    folders = [JobStore().folder(job.row.id) for job in listed]
-    spec = folders[-1].spec()
+    folders = [JobStore().get_folder(job.row.id) for job in listed]
+    spec = folders[-1].read_spec()
     group = spec.group
     assert group is not None
     complete = _find_complete(_read_runs(listed, group))

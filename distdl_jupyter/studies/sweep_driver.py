@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.core import signals, space
 from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import listing, plural, short_id
-from distdl_jupyter.core.space import PRUNED, STOPPED, SweepPlan, comparison_points
+from distdl_jupyter.core.space import PRUNED_PREFIX, STOP_REASON, SweepPlan, get_comparison_points
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client, rerun
@@ -150,9 +150,9 @@ class Driver:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._folder, self._secrets = folder, secrets
-        self._spec = folder.spec()
+        self._spec = folder.read_spec()
         assert self._spec.group is not None
-        self._id, self._plan = self._spec.group.id, SweepPlan.of(self._spec.group)
+        self._id, self._plan = self._spec.group.id, SweepPlan.from_group(self._spec.group)
         self._control = ControlReader(folder.control, folder.lock)
         # A driver that was killed while writing leaves this lock behind; the sweep's own lock excludes other writers.
         (folder.path / "journal.log.lock").unlink(missing_ok=True)
@@ -213,7 +213,7 @@ class Driver:
             if row is None:
                 self._launch(trial)
             else:
-                self._follow(trial, JobStore().folder(row.id), max(frozen.intermediate_values, default=-1))
+                self._follow(trial, JobStore().get_folder(row.id), max(frozen.intermediate_values, default=-1))
 
     def _start_more(self) -> None:
         while len(self._running) < self._plan.parallel and self._count_started() < self._plan.trials:
@@ -253,9 +253,9 @@ class Driver:
         self._refusals = self._refusals + 1 if never_started else 0
         if view.state is State.COMPLETED:
             self._finish(number, self._find_final_value(running))
-        elif view.state is State.CANCELED and view.reason.startswith(PRUNED):
+        elif view.state is State.CANCELED and view.reason.startswith(PRUNED_PREFIX):
             self._finish(number, None, pruned=True)
-        elif view.state is State.CANCELED and view.reason == STOPPED:
+        elif view.state is State.CANCELED and view.reason == STOP_REASON:
             self._requeue(number, running)
         else:
             self._finish(number, None)
@@ -265,9 +265,9 @@ class Driver:
         """Report a trial's new values to Optuna, and stop the trial if Optuna prunes it."""
         if self._plan.metric not in running.reader.book.metrics:
             return
-        rows = running.reader.book.band(self._plan.metric).rows
+        rows = running.reader.book.get_band(self._plan.metric).rows
         is_single = running.reader.view.process_count == 1
-        for step, value in comparison_points(rows, running.step, complete=is_single or ended):
+        for step, value in get_comparison_points(rows, running.step, complete=is_single or ended):
             running.trial.report(value, step)
             running.step = step
             if not ended and not running.is_pruned and self._can_prune(running) and running.trial.should_prune():
@@ -298,13 +298,13 @@ class Driver:
             f", stopped at step {last_step}" if last_step > running.step else ""
         )
         with contextlib.suppress(JobNotRunning):
-            client.Job(running.reader.folder).cancel(reason=PRUNED + reason)
+            client.Job(running.reader.folder).cancel(reason=PRUNED_PREFIX + reason)
 
     def _find_final_value(self, running: _RunningTrial) -> float | None:
         """Return the final metric of a trial, None if it is not numeric. Raises JobFailed if it was never reported."""
         book, metric = running.reader.book, self._plan.metric
         if metric in book.metrics:
-            value = book.band(metric).last
+            value = book.get_band(metric).last
             return value if value is not None and math.isfinite(value) else None
         self._finish(running.trial.number, None)
         self._stop()
@@ -368,7 +368,7 @@ class Driver:
         jobs = [client.Job(running.reader.folder) for running in self._running.values()]
         for job in jobs:
             with contextlib.suppress(DistDLError):
-                job.cancel(reason=STOPPED)
+                job.cancel(reason=STOP_REASON)
         for job in jobs:
             with contextlib.suppress(DistDLError):
                 job.wait()

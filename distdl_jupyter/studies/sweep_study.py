@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.humanize import short_id
-from distdl_jupyter.core.space import PRUNED, Study, SweepPlan, Trial, thinned
+from distdl_jupyter.core.space import PRUNED_PREFIX, Study, SweepPlan, Trial, sample_points
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import job_list, study_rows
@@ -43,7 +43,7 @@ class SweepTrial(Trial):
     @property
     def job(self) -> Job:
         """Return the job of the trial."""
-        return Job(JobStore().folder(self.id))
+        return Job(JobStore().get_folder(self.id))
 
     def run(self, **options: Any) -> Job:
         """Start a new job with the values of this trial, for example with more processes, and return its handle.
@@ -55,8 +55,8 @@ class SweepTrial(Trial):
 
         resolved, spec = jobspec.resolve_options(options), self.job.spec
         processes = resolved.get("process_count_per_node", 1), resolved.get("node_count", 1)
-        if spec.distributed_backend == registry.SINGLE and processes != (1, 1):
-            resolved.setdefault("distributed_backend", registry.DEFAULT)
+        if spec.distributed_backend == registry.SINGLE_PROCESS_BACKEND and processes != (1, 1):
+            resolved.setdefault("distributed_backend", registry.DEFAULT_BACKEND)
         return self.job.rerun(**{"name": f"{spec.group.name if spec.group else spec.name}, best", **resolved})
 
 
@@ -67,13 +67,13 @@ def get_store() -> JobStore:
 
 def get_folder(id_: str) -> JobFolder:
     """Return the folder of the sweep with this full id, which need not exist."""
-    return get_store().folder(id_)
+    return get_store().get_folder(id_)
 
 
 def find_id(id_: str = "") -> str:
     """Return the full id of a sweep from its id or the last part of it (default: the newest). Raises JobNotFound."""
     groups = (candidate.row.group for candidate in job_list.get_index().read_all())
-    ids = {*get_store().ids(), *(group.id for group in groups if group and group.kind == KIND)}
+    ids = {*get_store().list_ids(), *(group.id for group in groups if group and group.kind == KIND)}
     matches = sorted(
         (candidate for candidate in ids if not id_ or candidate == id_ or short_id(candidate) == id_), reverse=True
     )
@@ -90,13 +90,13 @@ def read(id_: str) -> Study:
     """Return the sweep with this full id. Raises JobNotFound."""
     sweep_folder, rows = get_folder(id_), list_rows(id_)
     try:
-        spec = sweep_folder.spec()
+        spec = sweep_folder.read_spec()
     except JobNotFound:
         if not rows:
             raise JobNotFound(f"Unknown sweep {id_}.", code="sweep-unknown") from None
-        spec = _read_spec(str(JobStore().folder(rows[0].id).path))
+        spec = _read_spec(str(JobStore().get_folder(rows[0].id).path))
     assert spec.group is not None
-    plan = SweepPlan.of(spec.group)
+    plan = SweepPlan.from_group(spec.group)
     state, end = study_rows.get_sweep_state(id_, rows, plan.trials)  # read before the trials, so that no end is missed
     runs = [trial for row in rows if (trial := _make_trial(row, plan)) is not None and trial.state != State.LOST]
     trials = tuple(
@@ -126,7 +126,7 @@ def map_trials(rows: Iterable[JobRow]) -> dict[int, JobRow]:
     newest_rows: dict[int, JobRow] = {}
     for row in rows:
         try:
-            number = _read_spec(str(JobStore().folder(row.id).path)).trial
+            number = _read_spec(str(JobStore().get_folder(row.id).path)).trial
         except DistDLError:  # has been removed
             continue
         if number is not None:
@@ -137,11 +137,11 @@ def map_trials(rows: Iterable[JobRow]) -> dict[int, JobRow]:
 @functools.lru_cache(maxsize=4096)
 def _read_spec(path: str) -> JobSpec:
     """Return the spec of a job, which never changes."""
-    return JobFolder(Path(path)).spec()
+    return JobFolder(Path(path)).read_spec()
 
 
 def _make_trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
-    path = str(JobStore().folder(row.id).path)
+    path = str(JobStore().get_folder(row.id).path)
     try:
         spec = _read_spec(path)
         points, value = (_read_curve if State(row.state).ended else _read_curve.__wrapped__)(path, plan.metric)
@@ -149,7 +149,7 @@ def _make_trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
         return None
     if spec.trial is None:
         return None
-    pruned = row.state == "canceled" and row.message.startswith(PRUNED)
+    pruned = row.state == "canceled" and row.message.startswith(PRUNED_PREFIX)
     done = row.done if row.done is not None else points[-1][0] if points else None
     return SweepTrial(
         number=spec.trial,
@@ -159,7 +159,7 @@ def _make_trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
         value=value,
         created=row.created,
         ended=row.ended,
-        message=row.message.removeprefix(PRUNED),
+        message=row.message.removeprefix(PRUNED_PREFIX),
         done=done,
         total=row.total,
         points=points,
@@ -173,6 +173,6 @@ def _read_curve(path: str, metric: str) -> tuple[tuple[tuple[float, float], ...]
     reader.catch_up()
     if metric not in reader.book.metrics:
         return (), None
-    band = reader.book.band(metric)
+    band = reader.book.get_band(metric)
     value = band.last if band.last is not None and math.isfinite(band.last) else None
-    return tuple(thinned(band.rows)), value
+    return tuple(sample_points(band.rows)), value

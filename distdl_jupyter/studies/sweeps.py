@@ -30,10 +30,10 @@ from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.options import MAX_PROCESSES, more_is_better
 from distdl_jupyter.core.source import parse
-from distdl_jupyter.core.space import STOPPED, Study, SweepPlan
+from distdl_jupyter.core.space import STOP_REASON, Study, SweepPlan
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import JobFolder, new_id
+from distdl_jupyter.core.store import JobFolder, create_id
 from distdl_jupyter.jobs import client, jobspec, rerun, study_rows
 from distdl_jupyter.studies import sweep_driver, sweep_study
 from distdl_jupyter.studies.sweep_driver import PRUNERS, SAMPLERS, make_search
@@ -149,7 +149,7 @@ class Sweep:
         try:
             for trial in [trial for trial in self.study.trials if not trial.has_ended]:
                 with contextlib.suppress(JobNotRunning):
-                    client.attach(trial.id).cancel(reason=STOPPED)
+                    client.attach(trial.id).cancel(reason=STOP_REASON)
             if lock is not None:
                 study_rows.record_end(folder, State.CANCELED)
         finally:
@@ -176,9 +176,9 @@ class Sweep:
         secret variable is missing, JobNotFound if the folder of the sweep was deleted.
         """
         folder = sweep_study.get_folder(self.id)
-        spec = folder.spec()
+        spec = folder.read_spec()
         secrets, study = rerun.find_secrets(spec), self.study
-        limit = space.combinations(study.plan.parameters) if study.plan.sampler == "grid" else None
+        limit = space.count_combinations(study.plan.parameters) if study.plan.sampler == "grid" else None
         total = study.plan.trials if trials is None else min(_check_count(trials, "trials"), limit or MAX_PROCESSES)
         if study.state.ended and study.done >= total:
             hint = "" if study.done == limit else f"Use a higher number: resume(trials={2 * study.done})"
@@ -252,7 +252,9 @@ def sweep(
             "sweep() needs either a function, or entry_script='train.py'.", code="sweep-nothing", field="function"
         )
     if function is not None:
-        draft = capture.capture_function(function, tuple(args), {**(kwargs or {}), **space.first_values(search_space)})
+        draft = capture.capture_function(
+            function, tuple(args), {**(kwargs or {}), **space.get_first_values(search_space)}
+        )
     else:
         draft = capture.capture_script(str(entry_script), source_directory, script_params or {})
     return sweep_draft(
@@ -276,7 +278,7 @@ def sweep_draft(draft: CapturedCode, parameters: space.Space, **options: Any) ->
     trials, maximize = plan_options.pop("trials", None), plan_options.pop("maximize", None)
     flags = {} if draft.kind == "function" else _map_flags(draft, parameters)
     domains = {name.lstrip("-").replace("-", "_"): domain for name, domain in parameters.items()}
-    combinations = space.combinations(domains)
+    combinations = space.count_combinations(domains)
     is_grid = plan_options.get("sampler") == "grid"
     if is_grid and combinations is None:
         raise InvalidSpec(
@@ -296,7 +298,7 @@ def sweep_draft(draft: CapturedCode, parameters: space.Space, **options: Any) ->
     _check_count(plan.parallel, "parallel")
     _check_plan(plan)
     name = str(options.pop("name", draft.name))
-    group = Group(kind=KIND, id=new_id(), name=name, size=plan.trials, plan=dataclasses.asdict(plan))
+    group = Group(kind=KIND, id=create_id(), name=name, size=plan.trials, plan=dataclasses.asdict(plan))
     with explain_interrupt(client.describe_not_started):
         spec, secrets = jobspec.build(draft, {**options, "name": name}, id_=group.id, group=group)
 
@@ -310,10 +312,10 @@ def sweep_draft(draft: CapturedCode, parameters: space.Space, **options: Any) ->
 
 
 def _extend(folder: JobFolder, trials: int) -> None:
-    spec = folder.spec()
+    spec = folder.read_spec()
     assert spec.group is not None
     group = dataclasses.replace(spec.group, size=trials, plan={**spec.group.plan, "trials": trials})
-    files.write(folder.spec_file, dataclasses.replace(spec, group=group).to_json())
+    files.write_json(folder.spec_file, dataclasses.replace(spec, group=group).to_json())
 
 
 def _check_count(value: Any, field: str) -> int:

@@ -58,7 +58,7 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
         supervisor.run()
     except Exception as error:
         if supervisor is not None:  # printed like an uncaught exception, with secrets masked
-            sys.stderr.write(supervisor.redactor.text(traceback.format_exc()))
+            sys.stderr.write(supervisor.redactor.mask_text(traceback.format_exc()))
         _record_failure(folder, error, spare_fds)
         if supervisor is not None:
             raise SystemExit(1) from None
@@ -73,13 +73,13 @@ def _record_failure(folder: JobFolder, error: Exception, spare_fds: list[int]) -
     """
     for descriptor in spare_fds:
         os.close(descriptor)
-    remedy = limits.remedy(error)
+    remedy = limits.find_remedy(error)
     if not remedy or can_attach(folder):
         return
     with contextlib.suppress(OSError):
         processes.kill_job(folder.id, orphans=True)
-        view = JobView.of(folder.spec())
-        for batch, _ in events.batches(folder.events):
+        view = JobView.from_spec(folder.read_spec())
+        for batch, _ in events.read_batches(folder.events):
             for event in batch:
                 view.apply(event)
         if not view.state.ended:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.backends.base import Backend
 from distdl_jupyter.clusters.base import Exit, Run, RunNotice
-from distdl_jupyter.core.failure import concerns_collectives, crashed_at_the_end, has_failed, is_lost
+from distdl_jupyter.core.failure import has_crashed_at_end, has_failed, is_lost, may_concern_collectives
 from distdl_jupyter.core.humanize import duration, plural, ranks
 from distdl_jupyter.core.state import State
 from distdl_jupyter.supervisor import stop
@@ -84,7 +84,7 @@ class Attempt:
         self._backend = backend
         self._control = control
         self._clock = clock
-        self._reader = LogReader(run.streams, nonce, recorder, safe_end=recorder.redactor.safe_end)
+        self._reader = LogReader(run.streams, nonce, recorder, safe_end=recorder.redactor.find_safe_end)
         self._reader.watch(wake)
         self._hangs = HangDetector(run, recorder)
         self._profiles: ProfileCollector | None = None
@@ -140,7 +140,7 @@ class Attempt:
         if exits := self._run.poll():
             self._reader.drain({exit_.rank for exit_ in exits})
             self._forward_launcher_output()
-            with self._recorder.batch():
+            with self._recorder.batch_events():
                 for exit_ in exits:
                     # A reattached run returns every exit, including those already recorded.
                     if exit_.rank in self._running:
@@ -165,7 +165,7 @@ class Attempt:
             self._postmortem_count += 1
             if (error := postmortem.explain_exit(recorder.folder, rank)) is not None:
                 recorder.write("result", rank=rank.rank, ok=False, repr="", bytes=0, error=error)
-        if crashed_at_the_end(rank):
+        if has_crashed_at_end(rank):
             crash = f"The process of rank {exit_.rank} crashed (SIG{exit_.signal}) during shutdown."
             recorder.note("info", f"{crash} Its work was done and its result is saved.", "crash-at-end")
 
@@ -268,7 +268,7 @@ class Attempt:
             self._stopper = stop.Stopper(stop.AFTER_FAILURE_STEPS, self._run.signal)
             self.stopped_by = "failure"
             all_ranks = self._recorder.view.ranks
-            if len(all_ranks) > 1 and any(concerns_collectives(rank.error) for rank in all_ranks):
+            if len(all_ranks) > 1 and any(may_concern_collectives(rank.error) for rank in all_ranks):
                 self._hangs.collect_stacks("failure")  # the stacks of the other ranks explain the failure
 
     def _stop(self, by: str, *, now: bool = False) -> None:

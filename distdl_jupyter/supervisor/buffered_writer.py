@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distdl_jupyter.core import files
-from distdl_jupyter.core.events import VERSION, Event, encode, size
+from distdl_jupyter.core.events import VERSION, Event, encode, get_size
 from distdl_jupyter.core.humanize import duration, plural
 from distdl_jupyter.core.logfile import EventWriter, LineFile
 from distdl_jupyter.core.store import JobFolder
@@ -49,7 +49,7 @@ class BufferedEventWriter(EventWriter):
         #: Maximum size of a file in bytes, and the part of it that is reserved for the end of the job.
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         self._limit = math.inf if limit == resource.RLIM_INFINITY else limit
-        self._reserved = min(files.RESERVE, self._limit / 2)
+        self._reserved = min(files.RESERVE_BYTES, self._limit / 2)
         self._buffer: deque[tuple[LineFile, bytes]] = deque()
         self._buffer_bytes = 0
         self._retry_at = 0.0
@@ -124,7 +124,7 @@ class BufferedEventWriter(EventWriter):
             return True
         self.check()
         largest = max(self.events.part_size, self.log.part_size)
-        if self._buffer_bytes <= min(size(self._folder.reserve) // 2, self._limit - largest):
+        if self._buffer_bytes <= min(get_size(self._folder.reserve) // 2, self._limit - largest):
             self._release_reserve()
         if self._wait(_BUFFER_WAIT_SECONDS):
             if self._has_noted and (self._dropped_lines or self._dropped_metrics):

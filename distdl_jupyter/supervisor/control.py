@@ -57,7 +57,7 @@ def start_supervisor(
             _spawn(command, log, dict(secret_variables), cwd=folder.path, pass_fds=(lock.fd,), start_new_session=True)
         except OSError as error:
             text = f"The job cannot be started: {error.strerror or error}."
-            raise LaunchFailed(text, code="supervisor-not-started", hint=limits.remedy(error)) from error
+            raise LaunchFailed(text, code="supervisor-not-started", hint=limits.find_remedy(error)) from error
     lock.release()
 
 
@@ -98,7 +98,7 @@ def start_trackers(
     A process exits immediately if another one already writes the job to its tracker.
     """
     tracker_variables = {name: value for name, value in (variables or {}).items() if name.startswith(_TRACKER_PREFIXES)}
-    pending = [name for name in dict.fromkeys(names) if not tracking.read(folder.path, name).done]
+    pending = [name for name in dict.fromkeys(names) if not tracking.read_record(folder.path, name).done]
     return {name: start_reporter(folder, "runs", name, input_=tracker_variables, detached=detached) for name in pending}
 
 
@@ -119,7 +119,7 @@ def request(control: Path, action: str, **fields: Any) -> None:
     """Append a request ("cancel" with ``now``, ``reason``) for the supervisor. Raises DiskRefused."""
     # The first byte, a newline, terminates another request that was written only in part.
     line = b"\n" + json.dumps({"type": action, **fields}).encode() + b"\n"
-    with files.writing(control):
+    with files.explain_disk_errors(control):
         try:
             _append(control, line)
         except OSError:
@@ -132,7 +132,7 @@ def request(control: Path, action: str, **fields: Any) -> None:
 @contextlib.contextmanager
 def exclusive_lock(control: Path) -> Iterator[None]:
     """Wait for and hold the lock on requests that a job can serve only once, such as a move. Raises DiskRefused."""
-    with files.writing(control):
+    with files.explain_disk_errors(control):
         file = control.open("ab")
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import Run
 from distdl_jupyter.core import files
-from distdl_jupyter.core.failure import RankView, concerns_collectives, has_failed
+from distdl_jupyter.core.failure import RankView, has_failed, may_concern_collectives
 from distdl_jupyter.core.humanize import date_and_clock, duration
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node.stacks import StackDump
@@ -150,14 +150,14 @@ class HangDetector:
 
         reason, self.pending_reason = self.pending_reason, ""
         folder, recorder = self._recorder.folder, self._recorder
-        number = max([0, *stacks.numbers(folder), *(earlier.number for earlier in recorder.view.stacks)]) + 1
-        code, data = stacks.payload(folder), self._stacks_data(reason)
+        number = max([0, *stacks.list_numbers(folder), *(earlier.number for earlier in recorder.view.stacks)]) + 1
+        code, data = stacks.read_payload(folder), self._stacks_data(reason)
         texts = [(dump["text"], dump["about"]) for dump in data["ranks"].values()]
-        data["sources"] = recorder.redactor.data(stacks.sources(folder, code, texts))
+        data["sources"] = recorder.redactor.mask_data(stacks.read_sources(folder, code, texts))
         with contextlib.suppress(OSError):  # if the disk is full, still record where the ranks are
-            path = stacks.path(folder, number)
+            path = stacks.get_path(folder, number)
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            files.keep(path, json.dumps(data))
+            files.replace_file(path, json.dumps(data))
         snapshot = self._stacks = stacks.parse_snapshot(number, data, code)
         finding = None if snapshot.finding is None else asdict(snapshot.finding)
         ranks = {"ranks": sorted(snapshot.ranks), "missing": sorted(snapshot.missing)}
@@ -196,7 +196,7 @@ def _describe_outcome(rank: RankView) -> str:
     if rank.ok:
         return "finished"
     if has_failed(rank):
-        return "failed" if concerns_collectives(rank.error) or rank.error is None else "raised"
+        return "failed" if may_concern_collectives(rank.error) or rank.error is None else "raised"
     return "ended" if rank.status == "ended" else ""
 
 

@@ -25,7 +25,7 @@ from distdl_jupyter.core import events, registry
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural, short_id
 from distdl_jupyter.core.plan import Placement
-from distdl_jupyter.core.queue import AFTER, MOVED, QueueView, reason
+from distdl_jupyter.core.queue import AFTER, MOVED_PREFIX, QueueView, format_reason
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
@@ -88,7 +88,7 @@ class Launch:
 
     def _load_plugins(self) -> None:
         self.cluster = registry.get("clusters", self._spec.cluster)
-        self.backend, self._options = registry.backend(self._spec.distributed_backend, self._spec.backend_options)
+        self.backend, self._options = registry.load_backend(self._spec.distributed_backend, self._spec.backend_options)
 
     def _start(self) -> Run:
         recorder, spec = self._recorder, self._spec
@@ -119,7 +119,7 @@ class Launch:
         recorder.record_phase("start", f"0 of {plural(spec.process_count, 'process')}")
         run = cluster.start(spec, placement, plan, context)
         self._record_handle(run.handle())
-        with recorder.batch():
+        with recorder.batch_events():
             for slot in placement.ranks:
                 slot_fields = {"node": slot.node, "host": slot.host, "local_rank": slot.local_rank, "gpu": slot.gpu}
                 recorder.write("rank", rank=slot.rank, status="waiting", **slot_fields)
@@ -143,7 +143,7 @@ class Launch:
         # An earlier supervisor may have seen them complete, and they may have been deleted since then.
         is_done = bool(earlier.restart_count) or (earlier.queue is not None and AFTER not in earlier.queue.lacks)
         store = JobStore(self._folder.path.parent.parent)
-        predecessors = [] if is_done else [Predecessor(store.folder(id_)) for id_ in self._spec.after]
+        predecessors = [] if is_done else [Predecessor(store.get_folder(id_)) for id_ in self._spec.after]
         while True:
             predecessors = [predecessor for predecessor in predecessors if not predecessor.has_completed()]
             names = [predecessor.name for predecessor in predecessors]
@@ -350,7 +350,7 @@ class QueueRecorder:
         """
         view = dataclasses.replace(view or QueueView(), priority=self.priority)
         if names := tuple(predecessors):
-            view = dataclasses.replace(view, lacks=(AFTER,), names=names, why=reason({}, (AFTER,), names))
+            view = dataclasses.replace(view, lacks=(AFTER,), names=names, why=format_reason({}, (AFTER,), names))
         self.number = view.number if view.number is not None else self.number
         # Other users can change a job's position any number of times, so the number of events is limited.
         now = time.monotonic()
@@ -384,7 +384,7 @@ class Predecessor:
         self._next_poll = time.monotonic() + _PREDECESSOR_SECONDS
         try:
             if self._view is None:
-                self._view = JobView.of(self._folder.spec())
+                self._view = JobView.from_spec(self._folder.read_spec())
                 self.name = f"{self._view.name} ({self.name})"
             new_events, self._cursor = events.read(self._folder.events, self._cursor)
         except (JobNotFound, FileNotFoundError):
@@ -394,11 +394,11 @@ class Predecessor:
         for event in new_events:
             self._view.apply(event)
         state = self._view.state
-        if state is State.CANCELED and self._view.reason.startswith(MOVED):
+        if state is State.CANCELED and self._view.reason.startswith(MOVED_PREFIX):
             self._follow_moved()
         elif state in _END_TEXTS:
             raise self._cancel_reason(_END_TEXTS[state])
-        elif new_events or not self._folder.supervisor().is_dead:
+        elif new_events or not self._folder.read_supervisor().is_dead:
             self._appear_deadline = None
         else:
             # If no process reads that job, it is never marked as lost, and this job would wait forever.
@@ -409,9 +409,9 @@ class Predecessor:
 
     def _follow_moved(self) -> None:
         """Follow the job that has replaced this one on another cluster; it may not exist yet."""
-        for folder in takewhile(lambda candidate: candidate.id > self._folder.id, self._store.folders()):
+        for folder in takewhile(lambda candidate: candidate.id > self._folder.id, self._store.list_folders()):
             with contextlib.suppress(DistDLError):
-                if folder.spec().moved_from == self._folder.id:
+                if folder.read_spec().moved_from == self._folder.id:
                     self._follow(folder)
                     return
         self._appear_deadline = self._appear_deadline or time.monotonic() + _MOVE_SECONDS

@@ -81,7 +81,7 @@ Item = LogText | RankReport
 class ItemSink(Protocol):
     """Receives the items of streams."""
 
-    def batch(self) -> AbstractContextManager[None]:
+    def batch_events(self) -> AbstractContextManager[None]:
         """Return a context manager that batches the writes of all items taken inside it."""
 
     def take(self, stream: Stream, items: list[Item]) -> None:
@@ -140,7 +140,7 @@ class LogReader:
             time.sleep(self._pace.compute_pause())
             self._find_ready(0.0 if self._fed else seconds)
         total, is_busy, deadline = 0, False, time.monotonic() + _ROUND_SECONDS
-        with self._sink.batch():
+        with self._sink.batch_events():
             while self._ready and time.monotonic() < deadline:
                 source = self._ready.popleft()
                 count = self._read(source, self._max_read)
@@ -171,7 +171,7 @@ class LogReader:
         ``ranks`` limits this to the streams of these ranks and those that belong to no rank (None: all streams).
         """
         total = 0
-        with self._sink.batch():
+        with self._sink.batch_events():
             for source in list(self._sources):
                 rank = source.stream.rank
                 if ranks is None or rank is None or rank in ranks:
@@ -185,7 +185,7 @@ class LogReader:
         deadline = time.monotonic() + _DRAIN_SECONDS
         while self.drain() and time.monotonic() < deadline:
             pass
-        with self._sink.batch():
+        with self._sink.batch_events():
             for source in list(self._sources):
                 self._close_source(source)
         self._selector.close()

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from distdl_jupyter.core import series
-from distdl_jupyter.core.events import Event, number_to_json
+from distdl_jupyter.core.events import Event, encode_number
 from distdl_jupyter.core.series import SeriesBook
 
 #: Pause between two progress events of a rank: minimum seconds, fraction of the run time so far, and maximum seconds.
@@ -61,7 +61,7 @@ class ReportMerger:
         """Add a metric report; with ``replace`` it replaces earlier ones. Return the events to write now."""
         merged = self._metrics.get(rank)
         book = self._book if self._report_count >= _MAX_UNMERGED and not replace else None
-        is_mergeable = book is not None and book.extends(rank, step, values)
+        is_mergeable = book is not None and book.can_merge(rank, step, values)
         if not is_mergeable or (merged is not None and not merged.accepts(step, values)):
             fields = {"rank": rank, "step": step, "values": values, **({"replace": True} if replace else {})}
             return [*(self._take_metrics(rank) if merged is not None else ()), ("metric", fields, origin)]
@@ -112,7 +112,7 @@ class _MergedMetrics:
         self._step, self._count = -math.inf, 0
         self._values = dict(values)
         #: One bucket for each metric, in the order of ``_values``.
-        self._buckets: list[array[float]] = [series.new_bucket() for _ in values]
+        self._buckets: list[array[float]] = [series.create_bucket() for _ in values]
 
     def accepts(self, step: float, values: Mapping[str, float]) -> bool:
         """Return whether a report can be added: it has the same metrics and no earlier step."""
@@ -122,12 +122,12 @@ class _MergedMetrics:
         self._step, self.origin, self._count = step, origin, self._count + 1
         self._values.update(values)
         for bucket, value in zip(self._buckets, self._values.values(), strict=True):
-            series.add(bucket, step, value)
+            series.add_value(bucket, step, value)
 
     def build_fields(self) -> dict[str, Any]:
         """Return the fields of the merged event (see core.events)."""
         fields = {"step": self._step, "values": self._values}
         if self._count == 1:
             return fields
-        folded = [[*map(number_to_json, bucket)] for bucket in self._buckets]
+        folded = [[*map(encode_number, bucket)] for bucket in self._buckets]
         return {**fields, "reports": self._count, "folded": folded}

@@ -25,8 +25,8 @@ from distdl_jupyter.core import checkpoints, events, files
 from distdl_jupyter.core.events import VERSION, encode
 from distdl_jupyter.core.humanize import count, ranks
 from distdl_jupyter.core.logfile import LineFile
-from distdl_jupyter.core.options import keep_rule
-from distdl_jupyter.core.resources import ResourceBook, sample_line
+from distdl_jupyter.core.options import parse_keep_rule
+from distdl_jupyter.core.resources import ResourceBook, encode_sample
 from distdl_jupyter.core.spec import GitState
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
@@ -124,7 +124,7 @@ class PictureStore(ReportStore):
             file = self._recorder.folder.picture(number, form)
             try:
                 file.parent.mkdir(mode=0o700, exist_ok=True)
-                files.keep(file, data)
+                files.replace_file(file, data)
             except OSError as error:
                 self._log_once(f"Images cannot be stored: {error.strerror}.")
                 return None
@@ -236,7 +236,7 @@ class ResourceRecorder(ReportStore):
         if samples and time.monotonic() >= self._next_check and self._recorder.view.state is State.RUNNING:
             self._next_check = time.monotonic() + _CHECK_SECONDS
             # Pages show a problem while it lasts (``views.resources``); these notes are permanent.
-            for mark in self._book.marks():
+            for mark in self._book.find_marks():
                 self._note_once(mark.kind, mark.rank, mark.text, NOTE_CODES[mark.kind])
             for about in self._book.about.values():
                 if about.no_gpus:
@@ -247,7 +247,7 @@ class ResourceRecorder(ReportStore):
         age = 0.0 if self._started_at is None else t - self._started_at
         pause = age / _DAY_SECONDS * self._recorder.view.process_count / _DENSE_RANKS
         if self._file is not None and t >= self._last.get(node, 0.0) + (pause if pause > 1.0 else 0.1):
-            self._file.append(sample_line(node, data, self._new_torch_memory))
+            self._file.append(encode_sample(node, data, self._new_torch_memory))
             self._new_torch_memory = {}
             self._read_new()
 
@@ -273,7 +273,7 @@ class CheckpointKeeper:
     """
 
     def __init__(self, folder: JobFolder, rule: str) -> None:
-        self._folder, self._keep = folder, keep_rule(rule)
+        self._folder, self._keep = folder, parse_keep_rule(rule)
         self._ended = threading.Event()
         self.removed = 0
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
@@ -285,14 +285,14 @@ class CheckpointKeeper:
         self._thread.join()
 
     def _run(self) -> None:
-        book, cursor, has_ended = checkpoints.inherited_curves(self._folder), 0, False
+        book, cursor, has_ended = checkpoints.read_inherited_curves(self._folder), 0, False
         while not has_ended:
             has_ended = self._ended.wait(_PRUNE_SECONDS)
             new_events, cursor = events.read_all(self._folder.events, cursor)
             for event in new_events:
                 book.apply(event)
             now = math.inf if has_ended else time.time()
-            for checkpoint in checkpoints.find_superfluous(self._keep, checkpoints.of_job(self._folder, book), now):
+            for checkpoint in checkpoints.find_superfluous(self._keep, checkpoints.find_all(self._folder, book), now):
                 with contextlib.suppress(OSError):  # already deleted, or a disk error: the training continues
                     checkpoints.remove(checkpoint)
                     self.removed += 1

@@ -14,8 +14,8 @@ from typing import Any
 
 from distdl_jupyter.core import stacks
 from distdl_jupyter.core.failure import CRASHES, RankView
-from distdl_jupyter.core.logfile import last_lines
-from distdl_jupyter.core.stacks import Names, Thread, parse, sources
+from distdl_jupyter.core.logfile import read_last_lines
+from distdl_jupyter.core.stacks import FrameLabeler, Thread, parse, read_sources
 from distdl_jupyter.core.store import JobFolder
 
 #: Maximum number of lines of a rank, and of bytes at the end of the log, to search: a dump has 100 lines per thread.
@@ -59,7 +59,7 @@ def explain_exit(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
     has_exit_code = error.get("type") == "SystemExit" and str(error.get("message", "")).isdecimal()
     if not has_crashed and not has_exit_code and error.get("code") != "device-side-assert":
         return None
-    lines = last_lines(folder.log, _MAX_LINES, rank.rank, within=_MAX_BYTES)[0]
+    lines = read_last_lines(folder.log, _MAX_LINES, rank.rank, within=_MAX_BYTES)[0]
     error_lines = [line.text for line in lines if line.stream == "err"]
     if has_exit_code:
         return _add_last_lines(error, error_lines)
@@ -96,7 +96,7 @@ def _build_crash_error(folder: JobFolder, rank: RankView, lines: Sequence[str]) 
     begin = max((number for number, line in enumerate(lines) if line.startswith(_FATAL_PREFIX)), default=None)
     if begin is None:
         return None
-    title, payload = lines[begin].removeprefix(_FATAL_PREFIX).strip(), stacks.payload(folder)
+    title, payload = lines[begin].removeprefix(_FATAL_PREFIX).strip(), stacks.read_payload(folder)
     thread = _find_crashed_thread(folder, payload, "\n".join(lines[begin:]))
     frames = [frame for frame in reversed(thread.frames) if frame.kind != "worker"] if thread else []
     top = thread and (thread.user_frame or next(iter(thread.frames), None))
@@ -131,4 +131,4 @@ def _find_crashed_thread(folder: JobFolder, payload: dict[str, Any], dump: str) 
     files = [frame.file for other in threads for frame in other.frames if "-packages/" not in frame.file]
     worker, stdlib = (next((match[0] for file in files if (match := pattern.match(file))), "") for pattern in _FOLDERS)
     about = {"worker": worker, "code": str(folder.code), "stdlib": stdlib or sysconfig.get_paths()["stdlib"]}
-    return Names(payload, about, sources(folder, payload, [(dump, about)])).thread(thread, main=True)
+    return FrameLabeler(payload, about, read_sources(folder, payload, [(dump, about)])).label_thread(thread, main=True)

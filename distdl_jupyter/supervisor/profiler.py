@@ -80,7 +80,9 @@ class ProfileCollector:
             return
         view = self._recorder.view
         running = [rank.rank for rank in view.ranks if rank.is_running and (ranks is None or rank.rank in ranks)]
-        number = max([0, *profiles.numbers(self._recorder.folder), *(earlier.number for earlier in view.profiles)]) + 1
+        number = (
+            max([0, *profiles.list_numbers(self._recorder.folder), *(earlier.number for earlier in view.profiles)]) + 1
+        )
         self._profile = _Profile(number, steps, running)
         self._record(self._profile, "requested")
         self._work = self._collect(self._profile)
@@ -126,7 +128,7 @@ class ProfileCollector:
         if problem := self._run.why_no_stacks() or ("" if profile.ranks else "None of these ranks is running."):
             return problem
         with contextlib.suppress(OSError):  # ``_save`` reports why it cannot be stored
-            profiles.folder_of(self._recorder.folder, profile.number).mkdir(mode=0o700, parents=True, exist_ok=True)
+            profiles.get_folder(self._recorder.folder, profile.number).mkdir(mode=0o700, parents=True, exist_ok=True)
         request, start = {"number": profile.number, "steps": profile.steps}, time.monotonic()
         self._run.request_profile(profile.ranks, request)
         while profile.select("") and time.monotonic() - start < _ARM_SECONDS:
@@ -165,7 +167,7 @@ class ProfileCollector:
 
     def _save(self, profile: _Profile, ranks: Sequence[int]) -> None:
         """Fetch the files of the ranks, mask secrets in them, and save the profile."""
-        folder, summaries = profiles.folder_of(self._recorder.folder, profile.number), []
+        folder, summaries = profiles.get_folder(self._recorder.folder, profile.number), []
         for rank in ranks:
             try:
                 summary = self._fetch(folder, rank)
@@ -176,18 +178,18 @@ class ProfileCollector:
         if summaries:
             missing = {str(rank): reason for rank, reason in profile.missing.items()}
             data = {"t": round(profile.t, 3), "steps": profile.steps, "ranks": summaries, "missing": missing}
-            files.keep(folder / "profile.json", json.dumps(self._recorder.redactor.data(data)))
+            files.replace_file(folder / "profile.json", json.dumps(self._recorder.redactor.mask_data(data)))
             for rank in ranks:
                 (folder / f"rank-{rank}.json").unlink(missing_ok=True)
 
     def _fetch(self, folder: Path, rank: int) -> dict[str, Any]:
         for name in (f"rank-{rank}.json", f"rank-{rank}.json.gz"):
-            self._run.fetch(rank, f"{profiles.FOLDER}/{folder.name}/{name}", profiles.MAX_TRACE_BYTES)
+            self._run.fetch(rank, f"{profiles.FOLDER_NAME}/{folder.name}/{name}", profiles.MAX_TRACE_BYTES)
             if (folder / name).stat().st_size > profiles.MAX_TRACE_BYTES:
                 raise ValueError(f"{name} is larger than {profiles.MAX_TRACE_BYTES // 1000000} MB.")
         summary: dict[str, Any] = json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
         profiles.parse_profile(0, {"t": 0.0, "ranks": [summary]}, folder)  # raises if it is invalid
-        profiles.clean_names(folder / f"rank-{rank}.json.gz", self._recorder.redactor.text)
+        profiles.clean_names(folder / f"rank-{rank}.json.gz", self._recorder.redactor.mask_text)
         return summary
 
     def _record(self, profile: _Profile, status: str, reason: str = "") -> None:

@@ -20,7 +20,7 @@ from distdl_jupyter.core import logfile, tracking
 from distdl_jupyter.core.alerts import CODE_PREFIX, Alert, AlertWatch
 from distdl_jupyter.core.events import LOG_TYPES, Event
 from distdl_jupyter.core.humanize import size as size_in_words
-from distdl_jupyter.core.redact import Redactor, masked_arguments
+from distdl_jupyter.core.redact import Redactor, find_masked_arguments
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
@@ -70,7 +70,7 @@ class EventRecorder:
     """Writes events and folds them immediately, so that the supervisor acts on the view that every reader sees."""
 
     def __init__(self, folder: JobFolder, spec: JobSpec, redactor: Redactor | None = None) -> None:
-        self.view = JobView.of(spec)
+        self.view = JobView.from_spec(spec)
         self.spec = spec
         self.redactor = redactor or Redactor()
         self.folder = folder
@@ -83,7 +83,7 @@ class EventRecorder:
         self._first_lines: int | None = None
         self._has_dropped_lines = False
         #: Bytes of text left to write before the next count of the log's lines.
-        self._uncounted = logfile.COUNT_EVERY
+        self._uncounted = logfile.COUNT_INTERVAL_BYTES
         self.connected: set[int] = set()
         self.ready: set[int] = set()
         self.in_rendezvous: set[int] = set()
@@ -111,7 +111,7 @@ class EventRecorder:
         self._alerts = AlertWatch(spec.notify_when)
         self.end_alert: Alert | None = None
         #: The problem of each experiment tracker, and the time of the next check.
-        self._tracker_problems = {record.tracker: record.trouble for record in tracking.of_job(folder.path)}
+        self._tracker_problems = {record.tracker: record.trouble for record in tracking.read_records(folder.path)}
         self._next_tracker_check = 0.0
         #: Output of a launcher that the run has not processed yet.
         self.launcher_output: list[str] = []
@@ -143,9 +143,9 @@ class EventRecorder:
         if type_ in _METRIC_FLUSH_TYPES:
             self._write_pending(self._merger.take_all(only_metrics=True))
         if type_ == "log":
-            self._put(type_, **{**fields, "text": self.redactor.text(fields["text"])})
+            self._put(type_, **{**fields, "text": self.redactor.mask_text(fields["text"])})
         else:
-            self._put(type_, **self.redactor.event(type_, fields))
+            self._put(type_, **self.redactor.mask_event(type_, fields))
 
     def _put(self, type_: str, /, **fields: Any) -> None:
         if self._earlier_positions and "at" in self._origin and type_ not in LOG_TYPES:
@@ -238,7 +238,7 @@ class EventRecorder:
         self._writer.check()
         if time.monotonic() > self._next_tracker_check:
             self._next_tracker_check = time.monotonic() + _TRACKER_SECONDS
-            for record in tracking.of_job(self.folder.path):
+            for record in tracking.read_records(self.folder.path):
                 if record.trouble != self._tracker_problems.get(record.tracker, ""):
                     self._tracker_problems[record.tracker] = record.trouble
                     text = record.trouble or f"{tracking.TITLES[record.tracker]} is up to date again."
@@ -277,13 +277,13 @@ class EventRecorder:
 
     # items of streams -------------------------------------------------------------------------
 
-    def batch(self) -> AbstractContextManager[None]:
+    def batch_events(self) -> AbstractContextManager[None]:
         """Batch the events recorded inside into one write per file; a nested call does nothing."""
-        return self._writer.together()
+        return self._writer.batch_events()
 
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Process items of one stream (as the sink of a ``LogReader``)."""
-        with self.batch():
+        with self.batch_events():
             for item in items:
                 self._origin = {} if stream.start is None else {"at": stream.start + item.end}
                 if isinstance(item, LogText):
@@ -305,9 +305,11 @@ class EventRecorder:
             self.launcher_output.append(item.text + "\n")
         if item.redraws and not item.closed:  # an unfinished line, whose end may be part of a secret
             is_whole = len(item.text) < _MAX_OPEN_CHARS
-            text = self.redactor.cut(item.text if is_whole else item.text[: self.redactor.safe_end(item.text)])
+            text = self.redactor.mask_unfinished(
+                item.text if is_whole else item.text[: self.redactor.find_safe_end(item.text)]
+            )
         else:
-            text = self.redactor.lines((stream.rank, stream.name), item.text)
+            text = self.redactor.mask_lines((stream.rank, stream.name), item.text)
         content = text.encode() + b"\n"
         if len(content) > self._free_bytes:
             whole_lines, newline, rest = content[: max(0, self._free_bytes)].rpartition(b"\n")
@@ -319,9 +321,9 @@ class EventRecorder:
         self._write_log(stream, item, content[:-1].decode())
         self._uncounted -= len(content)
         if self._uncounted < 0:
-            self._uncounted = logfile.COUNT_EVERY
+            self._uncounted = logfile.COUNT_INTERVAL_BYTES
             self._writer.write("count", lines=self.view.lines, counts=self._counts())
-        if self._reads_output and (view := self.view.rank(stream.rank)) is not None:
+        if self._reads_output and (view := self.view.find_rank(stream.rank)) is not None:
             self._read_metrics(view.rank, text)
 
     def _write_log(self, stream: Stream, item: LogText, text: str) -> None:
@@ -346,7 +348,7 @@ class EventRecorder:
         return {str(rank.rank): [rank.lines, rank.error_lines] for rank in self.view.ranks if rank.lines}
 
     def _record_report(self, stream: Stream, item: RankReport) -> None:
-        view = self.view.rank(stream.rank if stream.rank is not None else item.data.get("rank"))
+        view = self.view.find_rank(stream.rank if stream.rank is not None else item.data.get("rank"))
         with contextlib.suppress(reports.InvalidReport):  # a program that knows the nonce may report anything
             report = item.parsed or reports.parse(item.data)
             if report is not None and view is not None:
@@ -428,4 +430,6 @@ def build_redactor(folder: JobFolder, spec: JobSpec, secret_variables: Mapping[s
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the unmasked ones are stored with the code
             arguments = json.loads((folder.path / "payload.json").read_text(encoding="utf-8")).get("arguments")
     unmasked = arguments if isinstance(arguments, list) else []
-    return Redactor.of(os.environ, {**secret_variables, **masked_arguments(spec.script_arguments, unmasked)})
+    return Redactor.from_variables(
+        os.environ, {**secret_variables, **find_masked_arguments(spec.script_arguments, unmasked)}
+    )

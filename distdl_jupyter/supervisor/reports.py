@@ -70,7 +70,7 @@ class _EnvironmentReport(Report, tag="environment"):
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         with contextlib.suppress(OSError):  # a full disk is reported elsewhere
-            recorder.folder.add_environment(**recorder.redactor.data(msgspec.structs.asdict(self)))
+            recorder.folder.add_environment(**recorder.redactor.mask_data(msgspec.structs.asdict(self)))
 
 
 class _RendezvousReport(Report, tag="rendezvous"):

@@ -101,7 +101,7 @@ def is_unrecoverable(history: Sequence[Event], lines: int) -> bool:
 def can_attach(folder: JobFolder) -> bool:
     """Return whether the job survives its supervisor, so that a new one can reattach."""
     try:
-        return bool(registry.get("clusters", folder.spec().cluster).can_attach)
+        return bool(registry.get("clusters", folder.read_spec().cluster).can_attach)
     except DistDLError:
         return False
 
@@ -144,7 +144,7 @@ def build_end_events(
 
 def _rerun_hint(folder: JobFolder) -> str:
     """Return the command that reruns the job; persistent ranks and runs of a study have other commands."""
-    spec, id_ = folder.spec(), short_id(folder.id)
+    spec, id_ = folder.read_spec(), short_id(folder.id)
     if spec.kind == "ranks" or spec.group is not None:
         return ""
     remedy = f"continue from its checkpoints, run distdl resume {id_}"

@@ -48,12 +48,12 @@ class Supervisor:
 
     def __init__(self, folder: JobFolder, secret_variables: Mapping[str, str], wake: int) -> None:
         self._folder = folder
-        self._spec = folder.spec()
+        self._spec = folder.read_spec()
         #: Masks secrets in everything that is written about the job.
         self.redactor = build_redactor(folder, self._spec, secret_variables)
         self._recorder = EventRecorder(folder, self._spec, self.redactor)
         self._history = resume.History()
-        for batch, _ in chain(events.batches(folder.events), logfile.batches(folder.log)):
+        for batch, _ in chain(events.read_batches(folder.events), logfile.read_batches(folder.log)):
             for event in batch:
                 self._history.add(event)
                 self._recorder.fold(event)
@@ -101,12 +101,12 @@ class Supervisor:
         state = read_git_state(self._spec.working_directory)
         if state is not None and self._folder.read_environment().git is None:
             with contextlib.suppress(OSError):
-                self._folder.add_environment(git=self.redactor.data(dataclasses.asdict(state)))
+                self._folder.add_environment(git=self.redactor.mask_data(dataclasses.asdict(state)))
 
     def _start_trackers(self) -> None:
         """Start the processes that write the job to experiment trackers, or restart those that have exited."""
         running = [name for name, process in self._trackers.items() if process.poll() is None]
-        names = [name for name in user_settings.trackers_of(self._spec) if name not in running]
+        names = [name for name in user_settings.get_trackers(self._spec) if name not in running]
         with contextlib.suppress(OSError):
             variables = {**self._spec.environment_variables, **self._secret_variables}
             self._trackers |= control.start_trackers(self._folder, names, variables)

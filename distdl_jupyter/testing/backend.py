@@ -6,9 +6,9 @@ from typing import Any
 
 from distdl_jupyter.backends.base import Backend
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.plan import Placement, RankPorts, RankSlot, with_ports
+from distdl_jupyter.core.plan import Placement, RankPorts, RankSlot, assign_ports
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import new_id
+from distdl_jupyter.core.store import create_id
 from distdl_jupyter.testing.sample import is_sentence
 
 
@@ -22,7 +22,7 @@ class BackendContract:
 
     def make(self) -> tuple[Backend, JobSpec, Placement, Any]:
         """Return the backend and the arguments of its methods: spec, placement, options."""
-        backend, options = registry.backend(self.label, {})
+        backend, options = registry.load_backend(self.label, {})
         slots = tuple(RankSlot(r, r // 2, f"node-{r // 2}", r % 2) for r in range(self.ranks))
         nodes = 2 if self.ranks == 4 else 1
         placement = Placement(slots, "127.0.0.1", tuple(range(20_001, 20_001 + backend.ports)), "lo")
@@ -31,9 +31,9 @@ class BackendContract:
             first = 21_001 + ports * slot.rank
             return f"127.0.0.{1 + slot.node}", tuple(range(first, first + ports))
 
-        placement = with_ports(placement, backend.rank_ports, rank_ports)
+        placement = assign_ports(placement, backend.rank_ports, rank_ports)
         layout: dict[str, Any] = {"node_count": nodes, "process_count_per_node": self.ranks // nodes}
-        spec = JobSpec(id=new_id(), name="n", distributed_backend=self.label, **layout)
+        spec = JobSpec(id=create_id(), name="n", distributed_backend=self.label, **layout)
         return backend, spec, placement, options
 
     def test_every_rank_gets_an_environment_of_strings(self) -> None:
@@ -63,5 +63,5 @@ class BackendContract:
     def test_its_options_explain_themselves(self) -> None:
         """Forms, command-line flags and help texts are generated from the options."""
         backend, *_ = self.make()
-        for field in registry.options("backends", backend.name):
+        for field in registry.get_options("backends", backend.name):
             assert field.metadata.get("help"), field.name

@@ -22,7 +22,7 @@ from distdl_jupyter.clusters.environment import HASH_SEED
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.plan import Placement, Plan, Service
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.node import processes
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.worker import channel
@@ -67,7 +67,7 @@ class SampleJob:
         self.checked_options = registry.check_options("clusters", self.name, dict(self.options))
         self.nonce = self.nonce or secrets.token_hex(8)
         store = JobStore()
-        self.folder = store.find(self.id) if self.id else store.publish(store.prepare(new_id()))
+        self.folder = store.find(self.id) if self.id else store.publish(store.prepare(create_id()))
         self.id, folder = self.folder.id, str(self.folder.path)
         self.spec = JobSpec(
             id=self.id,

@@ -24,9 +24,9 @@ from msgspec.structs import replace
 from distdl_jupyter.core import tracking, user_settings
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import Event, read
-from distdl_jupyter.core.options import ABOUT, DEFAULTS
+from distdl_jupyter.core.options import DEFAULTS, OPTIONS
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.core.redact import text as masked
+from distdl_jupyter.core.redact import mask_text as masked
 from distdl_jupyter.core.spec import JobEnvironment, JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
@@ -87,7 +87,7 @@ def collect_parameters(spec: JobSpec) -> dict[str, str]:
         item.name: item.detail.partition(" = ")[2] or item.detail for item in spec.captured if item.kind == "value"
     }
     names = ("node_count", "process_count_per_node", "distributed_backend", "compute_target")
-    changed = [name for name in ABOUT if name not in _NON_PARAMETERS and getattr(spec, name) != DEFAULTS[name]]
+    changed = [name for name in OPTIONS if name not in _NON_PARAMETERS and getattr(spec, name) != DEFAULTS[name]]
     options = {name: getattr(spec, name) for name in (*names, *changed)} | dict(spec.backend_options)
     values |= {f"distdl.{name}": str(value) for name, value in options.items()}
     return _mask({**values, "script_arguments": " ".join(spec.script_arguments)})
@@ -121,12 +121,12 @@ class RunWriter:
     """Writes a job to one tracker."""
 
     def __init__(self, folder: JobFolder, tracker: Adapter, artifacts: str) -> None:
-        self._record = tracking.read(folder.path, tracker.name)
+        self._record = tracking.read_record(folder.path, tracker.name)
         if tracker.is_rewritten:
             self._record = replace(self._record, events=0)
         self._folder, self._tracker, self._artifacts = folder, tracker, artifacts
-        self._spec = folder.spec()
-        self._view = JobView.of(self._spec)
+        self._spec = folder.read_spec()
+        self._view = JobView.from_spec(self._spec)
         self._fold = MeanAggregator(self._spec.process_count)
         self._is_open = False
         self._described: JobEnvironment | None = None
@@ -164,7 +164,7 @@ class RunWriter:
                     title = tracking.TITLES[self._record.tracker]
                     self._update_record(trouble=explain(title, self._tracker.location, error))
                 pause = min(2 * pause, _MAX_PAUSE_SECONDS)
-            has_ended = self._view.state.ended or self._folder.supervisor().is_dead
+            has_ended = self._view.state.ended or self._folder.read_supervisor().is_dead
             ended_at = (ended_at or time.monotonic()) if has_ended else None
             if ended_at and time.monotonic() - ended_at > RETRY_SECONDS:
                 return self._record.trouble or "the supervisor of the job has ended"
@@ -235,18 +235,18 @@ def explain(title: str, location: str, error: BaseException) -> str:
 def write(folder: JobFolder, name: str) -> str:
     """Write a job to a tracker and return the outcome."""
     # The record also shows that the job uses this tracker.
-    record = replace(tracking.read(folder.path, name), trouble="")
+    record = replace(tracking.read_record(folder.path, name), trouble="")
     record.write(folder.path)
     try:
         settings = user_settings.SETTINGS.read()
-        writer = RunWriter(folder, TRACKERS[name](folder.spec(), folder.path, settings), settings.artifacts)
+        writer = RunWriter(folder, TRACKERS[name](folder.read_spec(), folder.path, settings), settings.artifacts)
         with contextlib.closing(writer):
             return writer.follow()
     except ImportError:
         text = f"{tracking.TITLES[name]} needs a package: pip install 'distdl-jupyter[{name}]'"
     except DistDLError as error:
         text = str(error)
-    replace(tracking.read(folder.path, name), trouble=text).write(folder.path)
+    replace(tracking.read_record(folder.path, name), trouble=text).write(folder.path)
     return text
 
 
@@ -255,8 +255,8 @@ def main() -> None:
     folder, name = JobFolder(Path(sys.argv[1])), sys.argv[2]
     os.environ.update({**json.loads(sys.stdin.read()), **QUIET_VARIABLES})
     logging.disable(logging.CRITICAL)
-    tracking.folder_of(folder.path).mkdir(exist_ok=True, mode=0o700)
-    with (tracking.folder_of(folder.path) / f"{name}.lock").open("a") as lock, contextlib.suppress(BlockingIOError):
+    tracking.get_folder(folder.path).mkdir(exist_ok=True, mode=0o700)
+    with (tracking.get_folder(folder.path) / f"{name}.lock").open("a") as lock, contextlib.suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         run_reporter(name, lambda: write(folder, name))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter._version import __version__
-from distdl_jupyter.core.events import Event, batches
+from distdl_jupyter.core.events import Event, read_batches
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
@@ -45,7 +45,7 @@ def list_destinations() -> list[str]:
 
 def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[str, str | int]]:
     """Return the spans of a job, the whole job first, and their attributes."""
-    view, dequeued = JobView.of(spec), None
+    view, dequeued = JobView.from_spec(spec), None
     for event in events:
         if event["type"] not in ("metric", "progress"):
             view.apply(event)
@@ -106,8 +106,8 @@ def send(id_: str, parts: Sequence[Span], attributes: Mapping[str, str | int]) -
 def report(folder: JobFolder) -> str:
     """Send the job of a folder and return a sentence about it."""
     try:
-        events = (event for batch, _ in batches(folder.events) for event in batch)
-        is_sent = send(folder.id, *summarize(folder.spec(), events))
+        events = (event for batch, _ in read_batches(folder.events) for event in batch)
+        is_sent = send(folder.id, *summarize(folder.read_spec(), events))
     except ImportError:
         extra = "azure-monitor" if os.environ.get(CONNECTION_VARIABLE) else "otlp"
         return f"not sent, a package is missing. Run: pip install 'distdl-jupyter[{extra}]'"

@@ -75,7 +75,7 @@ class Tracker:
     def __init__(self, spec: JobSpec, job: Path, settings: ReportingSettings) -> None:
         self.spec = spec
         self.group = spec.group.name if spec.group else ""
-        self.folder = tracking.folder_of(job, self.name)
+        self.folder = tracking.get_folder(job, self.name)
 
     def describe(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """Write parameters and tags. Does nothing by default."""
@@ -92,7 +92,7 @@ def get_host(address: str) -> str:
 
 def get_local_store() -> str:
     """Return the address of the user's own MLflow store."""
-    return f"sqlite:///{store.home() / 'mlflow' / 'mlflow.db'}"
+    return f"sqlite:///{store.get_home() / 'mlflow' / 'mlflow.db'}"
 
 
 def find_mlflow_address(settings: ReportingSettings) -> str:
@@ -119,7 +119,7 @@ class MLflow(Tracker):
         """Open the run."""
         if self._client is None:
             if self._is_local:
-                (store.home() / "mlflow").mkdir(parents=True, exist_ok=True, mode=0o700)
+                (store.get_home() / "mlflow").mkdir(parents=True, exist_ok=True, mode=0o700)
             self._client = self._mlflow.MlflowClient(tracking_uri=self._address)
         experiment = record.experiment or self._find_experiment()
         self._run = record.run or self._find_or_create(experiment)
@@ -130,7 +130,7 @@ class MLflow(Tracker):
 
     def _find_experiment(self) -> str:
         name = self.group or os.environ.get("MLFLOW_EXPERIMENT_NAME") or _PROJECT
-        options = {"artifact_location": str(store.home() / "mlflow" / "artifacts")} if self._is_local else {}
+        options = {"artifact_location": str(store.get_home() / "mlflow" / "artifacts")} if self._is_local else {}
         if self._client.get_experiment_by_name(name) is None:
             with contextlib.suppress(Exception):  # another job may have created it in the meantime
                 self._client.create_experiment(name, **options)

@@ -176,7 +176,7 @@ def find_notice(view: JobView) -> Finding | None:
 
 def format_cost(view: JobView, now: float) -> str:
     """Return the cost so far, the total after the end, or the hourly rate before the start; "" if it is unknown."""
-    cost = view.cost(now)
+    cost = view.compute_cost(now)
     if cost is None or view.price_per_hour is None:
         return ""
     if view.placed is None:

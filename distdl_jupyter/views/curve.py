@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.series import Band, Earlier, RankCurve, Row, SeriesBook
+from distdl_jupyter.core.series import Band, EarlierJob, RankCurve, Row, SeriesBook
 from distdl_jupyter.core.view import JobView
 
 #: Maximum number of points of all lines together, and of one line.
@@ -64,13 +64,13 @@ def format_label(view: JobView, name: str) -> str:
 
 
 def make_curve(
-    book: SeriesBook, metric: str, *, mode: Literal["band", "ranks"] = "band", earlier: Earlier | None = None
+    book: SeriesBook, metric: str, *, mode: Literal["band", "ranks"] = "band", earlier: EarlierJob | None = None
 ) -> Curve:
     """Return a metric for a page."""
-    band = book.band(metric)
+    band = book.get_band(metric)
     points = min(_MAX_POINTS, max(40, _MAX_TOTAL_POINTS // max(1, len(band.ranks))))
-    lines = book.lines(metric, points) if mode == "ranks" else []
-    earlier_rows = earlier.book.band(metric).rows if earlier else []
+    lines = book.get_curves(metric, points) if mode == "ranks" else []
+    earlier_rows = earlier.book.get_band(metric).rows if earlier else []
     return Curve(
         metric=metric,
         mode=mode,

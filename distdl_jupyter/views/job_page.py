@@ -13,7 +13,7 @@ from distdl_jupyter.core.correctness import Comparison, Difference
 from distdl_jupyter.core.failure import RankView, describe
 from distdl_jupyter.core.humanize import Styles
 from distdl_jupyter.core.log import FoldedRow, LogBook
-from distdl_jupyter.core.options import ABOUT, DEFAULTS
+from distdl_jupyter.core.options import DEFAULTS, OPTIONS
 from distdl_jupyter.core.spec import UNKNOWN, Captured, CodeSource, JobEnvironment, JobSpec
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views.card import Card, format_origin, get_rank_status, make_card
@@ -120,7 +120,7 @@ def make_spec_rows(spec: JobSpec, environment: JobEnvironment = UNKNOWN) -> list
         ("distributed_backend", "Backend", spec.distributed_backend),
         ("price_per_hour", "Price", price),
         *((name, name, str(value)) for name, value in plugin_options.items()),
-        *((name, option.label, option.shown(getattr(spec, name))) for name, option in ABOUT.items()
+        *((name, option.label, option.format_value(getattr(spec, name))) for name, option in OPTIONS.items()
           if option.label and getattr(spec, name) != DEFAULTS[name]),
         ("environment_variables", "Environment", ", ".join(f"{name}={value}" for name, value in variables.items())),
         ("resumed_from", "Continues", format_origin(spec)),

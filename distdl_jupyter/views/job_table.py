@@ -97,7 +97,7 @@ def make_summary(view: JobView, now: float, *, has_checkpoints: bool) -> dict[st
     """Return the fields of a ``JobSummary`` that are not fields of the view, at the time ``now`` (epoch seconds)."""
     return {
         "backend": view.distributed_backend,
-        "remaining": view.remaining(now),
+        "remaining": view.estimate_remaining(now),
         "can_rerun": view.state.ended,
         "can_resume": view.state.ended and has_checkpoints,
     }
@@ -170,7 +170,7 @@ def make_sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
 
     Four digits keep a list of a thousand jobs small.
     """
-    means = metric.sparkline(_MAX_SPARK_POINTS) if metric is not None else []
+    means = metric.sample_means(_MAX_SPARK_POINTS) if metric is not None else []
     return tuple(to_finite(float(f"{mean:.4g}")) for mean in means) if len(means) > 1 else ()
 
 
@@ -261,13 +261,13 @@ def _find_group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float 
 
     times = step_times.read(folder.steps)
     run = step_times.measure_run(times) if times.rows else None
-    return run.rate if run and run.is_whole(view.state, spec.group.plan.get("seconds", 0.0)) else None
+    return run.rate if run and run.is_complete(view.state, spec.group.plan.get("seconds", 0.0)) else None
 
 
 def write_summary(folder: JobFolder, entry: ListedJob) -> None:
     """Store the row of an ended job in its folder, so that lists need not read its events. Ignores disk errors."""
     with contextlib.suppress(OSError):
-        files.keep(folder.summary, msgspec.json.encode((VERSION, entry)))
+        files.replace_file(folder.summary, msgspec.json.encode((VERSION, entry)))
 
 
 _decoder = msgspec.json.Decoder(tuple[str, ListedJob])

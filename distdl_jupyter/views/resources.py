@@ -11,8 +11,8 @@ from distdl_jupyter.core.humanize import size
 from distdl_jupyter.core.resources import (
     CURVES,
     NodeFacts,
-    NodeUse,
-    RankUse,
+    NodeUsage,
+    RankUsage,
     ResourceBook,
     ResourceMark,
     ResourceSample,
@@ -54,7 +54,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
     @property
     def marks(self) -> list[ResourceMark]:
         """The problems at the last sample."""
-        return self.book.marks()
+        return self.book.find_marks()
 
     def _parts(self) -> list[str | table.Rows]:
         return [self._make_rows(), *(mark.text for mark in self.marks)] if self else [self._empty_text]
@@ -97,7 +97,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
             for sample in self
             for rank, use in sorted(sample.ranks.items())
         ]
-        numbers = [*RankUse.__dataclass_fields__, *(f"node_{name}" for name in NodeUse.__dataclass_fields__)]
+        numbers = [*RankUsage.__dataclass_fields__, *(f"node_{name}" for name in NodeUsage.__dataclass_fields__)]
         frame = pd.DataFrame(rows, columns=["time", "rank", "host", *numbers]).astype(dict.fromkeys(numbers, "float64"))
         frame["time"] = pd.to_datetime(frame["time"], unit="s", utc=True)
         return frame
@@ -111,7 +111,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
         height = max(1, len(names))
         figure = make_subplots(rows=height, cols=1, shared_xaxes=True, subplot_titles=names)
         for row, name in enumerate(names, 1):
-            for line in curves.lines(name):
+            for line in curves.get_curves(name):
                 label = f"rank {line.rank}"
                 if name in ("disk", "network"):
                     label = self._get_host(self.book.ranks[line.rank][0]) or "node"
@@ -128,9 +128,11 @@ def make_resources(book: ResourceBook, *, running: bool) -> Resources:
     return Resources(
         samples=tuple(sample for _, sample in sorted(book.nodes.items())),
         about=dict(book.about),
-        marks=tuple(book.marks()) if running else (),
+        marks=tuple(book.find_marks()) if running else (),
         strips={
-            name: tuple(map(_round, book.curves.lines(name, points))) for name in CURVES if name in book.curves.names
+            name: tuple(map(_round, book.curves.get_curves(name, points)))
+            for name in CURVES
+            if name in book.curves.names
         },
     )
 

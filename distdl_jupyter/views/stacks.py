@@ -85,7 +85,7 @@ class StacksDisplay(table.Display, StackSnapshot):
     def _parts(self) -> list[str | table.Rows]:
         parts: list[str | table.Rows] = [*_format_heading(self)]
         if self.collectives:
-            parts += ["", collectives.table_rows(self.collectives)]
+            parts += ["", collectives.build_table(self.collectives)]
         for group in self.groups():
             parts += ["", table.CodeBlock("\n".join([_format_title(self, group), *_format_group(self, group)]))]
         return parts

@@ -48,7 +48,7 @@ def make_panel(study: Study) -> SweepPanel:
     """Return the content of the panel of a sweep."""
     best = study.best
     # One process for each GPU of this machine, else one for each core, at most 8.
-    processes = min(8, len(machine.gpu_numbers()) or headroom.cores())
+    processes = min(8, len(machine.list_gpu_numbers()) or headroom.cores())
     return from_fields(
         SweepPanel,
         study,
@@ -58,7 +58,7 @@ def make_panel(study: Study) -> SweepPanel:
         metric=study.plan.metric,
         size=study.plan.trials,
         parameters=tuple(study.plan.parameters),
-        trials=tuple(study.sorted()),
+        trials=tuple(study.sort_trials()),
         best=best.number if best else None,
         processes=processes if processes > study.spec.process_count else 2 * study.spec.process_count,
         code="\n".join(f"{name} = {value!r}" for name, value in best.params.items()) if best else "",
@@ -76,7 +76,7 @@ class SweepTable(table.Display, list[Trial]):
     """Trials, the best first, displayed as a table; ``to_pandas()`` has a row for each."""
 
     def __init__(self, study: Study) -> None:
-        super().__init__(study.sorted())
+        super().__init__(study.sort_trials())
         self._study = study
 
     def to_pandas(self) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from distdl_jupyter.core.aliases import unknown
+from distdl_jupyter.core.aliases import describe_unknown
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ def _to_invalid_spec(model: type[PageRequest], error: msgspec.ValidationError) -
             return InvalidSpec(f"{match[2]} is missing.", code="request-field-missing", field=match[2])
         message = f"Unknown field {match[2]!r} of {names[-1]}." if names else ""
         return InvalidSpec(
-            message or unknown(match[2], model.__struct_fields__, "request field"),
+            message or describe_unknown(match[2], model.__struct_fields__, "request field"),
             code="request-field-unknown",
             field=match[2],
         )

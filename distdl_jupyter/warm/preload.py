@@ -116,7 +116,7 @@ class ImportHistory:
     def add(self, names: Iterable[str]) -> None:
         """Add the imports of one more job."""
         self._modules = [*dict.fromkeys([*names, *self._modules])][: self._MAX_MODULES]
-        files.write(self._path, {"modules": self._modules, "unforkable": self.unforkable})
+        files.write_json(self._path, {"modules": self._modules, "unforkable": self.unforkable})
 
     def exclude(self, unforkable: UnforkableModule) -> None:
         """Exclude these modules and their submodules from preloading."""

@@ -26,7 +26,7 @@ import msgspec
 from distdl_jupyter.clusters.environment import select_for_local_ranks
 from distdl_jupyter.core import locks, machine, store
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.files import write as write_json
+from distdl_jupyter.core.files import write_json
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.redact import is_secret
@@ -53,7 +53,7 @@ def start_job(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, s
     The reason for a cold start is written to the job's log as one sentence, unless warm starts do not apply (remote
     cluster, not Linux, inside a rank, or disabled). Raises OSError if the supervisor cannot be started.
     """
-    spec, files = folder.spec(), files_of(python)
+    spec, files = folder.read_spec(), files_of(python)
     # Forked ranks can be marked on Linux only (see ``fork.ArgvBuffer``). A job inside a rank belongs to that rank's
     # processes and must end with them.
     is_applicable = sys.platform == "linux" and spec.cluster == "local" and "DISTDL_JOB_ID" not in os.environ
@@ -121,7 +121,7 @@ def _connect(files: TemplateFiles) -> socket.socket:
 
 def has_template(files: TemplateFiles) -> bool:
     """Return whether a template is running, even if it is still importing."""
-    return locks.holder(files.lock).is_held
+    return locks.read_holder(files.lock).is_held
 
 
 def status(files: TemplateFiles) -> dict[str, Any] | None:
@@ -223,7 +223,7 @@ class TemplateFiles(NamedTuple):
 def get_templates_folder() -> Path:
     """Return the folder of all templates of this data directory, or ``$DISTDL_WARM_DIR`` if several share one."""
     path = os.environ.get(_FOLDER_VARIABLE)
-    return Path(path).expanduser() if path else store.home() / "warm"
+    return Path(path).expanduser() if path else store.get_home() / "warm"
 
 
 def files_of(python: str = "") -> TemplateFiles:
@@ -235,7 +235,7 @@ def files_of(python: str = "") -> TemplateFiles:
     folder = get_templates_folder()
     name = f"{PROTOCOL}\0{os.getuid()}\0{path}\0{folder.absolute()}"
     key = hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
-    socket_file = machine.socket_path(f"warm-{key}", folder if os.environ.get(_FOLDER_VARIABLE) else None)
+    socket_file = machine.get_socket_path(f"warm-{key}", folder if os.environ.get(_FOLDER_VARIABLE) else None)
     return TemplateFiles(path, key, folder, socket_file, *(folder / f"{key}.{end}" for end in ("lock", "log", "json")))
 
 

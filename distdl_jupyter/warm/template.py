@@ -75,7 +75,7 @@ class Template:
         """
         backend_modules = _await_ranks(self._job) if self._job is not None else ()
         try:
-            for name in (*preload.REQUIRED_MODULES, *registry.built_in("backends")):
+            for name in (*preload.REQUIRED_MODULES, *registry.list_built_in("backends")):
                 self._preloader.load(name)
         except UnforkableModule as unforkable:
             raise TemplateExit(f"a module that it needs cannot be preloaded: {unforkable}") from unforkable
@@ -208,7 +208,7 @@ class Template:
 
 def _has_ended(folder: JobFolder) -> bool:
     """Return whether the job has ended; its supervisor was on this host."""
-    return not folder.path.exists() or not locks.holder(folder.lock).is_held
+    return not folder.path.exists() or not locks.read_holder(folder.lock).is_held
 
 
 def _freeze_objects() -> None:
@@ -265,8 +265,8 @@ def _await_ranks(job: JobFolder) -> Sequence[str]:
             if states and states[-1] not in _STARTING_STATES:
                 break
             time.sleep(0.1)
-        spec = job.spec()
-        backend, options = registry.backend(spec.distributed_backend, spec.backend_options)
+        spec = job.read_spec()
+        backend, options = registry.load_backend(spec.distributed_backend, spec.backend_options)
         return tuple(backend.modules(options))
     return ()
 

@@ -19,7 +19,7 @@ def placement(nodes, per_node, gpus=0, remote_shell=()):
 
 
 def plan(label, nodes=1, per_node=2, gpus=0, remote_shell=(), env=None, **given):
-    backend, options = registry.backend(label, given)
+    backend, options = registry.load_backend(label, given)
     spec = JobSpec(
         id="i", name="n", node_count=nodes, process_count_per_node=per_node, distributed_backend=label,
         environment_variables=env or {},

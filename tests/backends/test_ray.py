@@ -10,7 +10,7 @@ import pytest
 from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, RankSlot
-from distdl_jupyter.core.registry import backend
+from distdl_jupyter.core.registry import load_backend
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
@@ -34,7 +34,7 @@ SLEEPS = """
 
 
 def plan(nodes, per_node=1, gpu=None, emulated=False):
-    made, options = backend("ray", {})
+    made, options = load_backend("ray", {})
     spec = JobSpec(id="i", name="n", node_count=nodes, process_count_per_node=per_node, distributed_backend="ray")
     own = {"ports": (1, 2, 3, 4), "gpu": gpu}
     slots = tuple(RankSlot(rank, rank, f"n{rank}", 0, address=f"10.0.0.{rank}", **own) for rank in range(nodes))
@@ -110,7 +110,7 @@ def test_a_stranger_is_refused_and_canceling_leaves_nothing_of_ray():
 
 
 def test_a_ray_that_requires_no_token_is_refused(monkeypatch):
-    made, options = backend("ray", {})
+    made, options = load_backend("ray", {})
     monkeypatch.setattr("distdl_jupyter.backends.ray.metadata.version", lambda _name: "2.51.1")
     assert "accepts connections from anybody on the network" in made.unavailable(options)
     monkeypatch.setattr("distdl_jupyter.backends.ray.metadata.version", lambda _name: "2.52.0")

@@ -8,7 +8,7 @@ import pytest
 from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, RankSlot
-from distdl_jupyter.core.registry import backend
+from distdl_jupyter.core.registry import load_backend
 from distdl_jupyter.core.spec import JobSpec
 from tests.written import events_of
 
@@ -31,7 +31,7 @@ FIT = """
 
 
 def plan(*places, processes=2):
-    made, options = backend("tensorflow", {})
+    made, options = load_backend("tensorflow", {})
     spec = JobSpec(id="i", name="n", node_count=1, process_count_per_node=processes, distributed_backend="tensorflow")
     return made.plan(spec, Placement(places, "10.0.0.1", (), "eth0", cores_per_rank=3), options)
 

@@ -124,7 +124,7 @@ def warmed(jobs: Iterable[Callable[[], object]]) -> Iterator[None]:
         for job in jobs:
             for _ in range(TRIES):
                 job()
-                if not why_cold(max(folder.id for folder in JobStore().folders())):
+                if not why_cold(max(folder.id for folder in JobStore().list_folders())):
                     break
                 warm_start.wait_until_ready(warm_start.files_of())
         yield
@@ -140,7 +140,7 @@ def _said(reasons: list[str]) -> str:
 
 def why_cold(id_: str) -> str:
     """Return why a job was started cold ("" for a warm start)."""
-    events = JobStore().folder(id_).events.read_text().splitlines()
+    events = JobStore().get_folder(id_).events.read_text().splitlines()
     notes = (event for event in map(json.loads, events) if event.get("code") == COLD_START_CODE)
     return next((str(note["text"]) for note in notes), "")
 

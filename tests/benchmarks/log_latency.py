@@ -85,7 +85,7 @@ def notebook(scratch: Path) -> Iterator[Book]:
     lab.write("bench.ipynb", ["1", "2"])
     with ExitStack() as stack:
         os.environ["DISTDL_HOME"] = str(home / "distdl")
-        stack.callback(lambda: [processes.kill_job(one.id) for one in JobStore(home / "distdl").folders()])
+        stack.callback(lambda: [processes.kill_job(one.id) for one in JobStore(home / "distdl").list_folders()])
         lab.start()
         stack.callback(lab.stop)
         page = stack.enter_context(open_chromium()).new_page(viewport={"width": 1440, "height": 980})

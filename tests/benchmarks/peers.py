@@ -22,7 +22,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from distdl_jupyter.core.machine import cache_directory
+from distdl_jupyter.core.machine import get_cache_directory
 from distdl_jupyter.environment.build import Recipe, find_wheel
 from distdl_jupyter.environment.inspection import inspect_environment
 from distdl_jupyter.environment.toolchain import find_mpi
@@ -68,7 +68,7 @@ def environment() -> Environment:
     torch = metadata.version("torch").partition("+")[0]
     wheel = _horovod_wheel()
     told = json.dumps([sys.version, torch, PEERS, HOROVOD, wheel and wheel.name])
-    folder = cache_directory() / f"peers-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+    folder = get_cache_directory() / f"peers-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
     with _locked(folder):
         ready = folder / "ready.json"
         if not ready.exists():

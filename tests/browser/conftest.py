@@ -134,12 +134,12 @@ class Lab:
 
     def newest(self) -> JobFolder:
         """Wait for a job, and return the one that was submitted last."""
-        folder: JobFolder = wait_for(lambda: next(iter(self.store.folders()), None), what="a job")
+        folder: JobFolder = wait_for(lambda: next(iter(self.store.list_folders()), None), what="a job")
         return folder
 
     def forget_jobs(self) -> None:
         """End and remove all jobs."""
-        for folder in self.store.folders():
+        for folder in self.store.list_folders():
             processes.kill_job(folder.id)
             wait_for(lambda path=folder.path: _removed(path), what=f"{folder.id} removed")
 

@@ -174,7 +174,7 @@ class Newcomer:
     def close(self) -> None:
         """End all that was started."""
         self.page.close()
-        for folder in JobStore(self.home / ".local/share/jupyter/distdl").folders():
+        for folder in JobStore(self.home / ".local/share/jupyter/distdl").list_folders():
             processes.kill_job(folder.id)
         os.killpg(self._shell.pid, signal.SIGKILL)
         self._shell.communicate()

@@ -123,7 +123,7 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
         gate.touch()
         output = book.cell(1).locator(".jp-OutputArea-output")
         expect(output.first).to_contain_text("Completed", timeout=180_000)
-        (folder,) = book.lab.store.folders()
+        (folder,) = book.lab.store.list_folders()
         logs = folder.log.read_text()
         assert "on node-a rank 0" in logs
         assert "on node-b rank 1" in logs

@@ -35,10 +35,10 @@ PROMISE = "the job continues; log, cell, page and command line are complete agai
 @pytest.fixture(autouse=True)
 def nothing_left(lab: Lab) -> Iterator[None]:
     store = lab.store
-    before = set(store.ids())
+    before = set(store.list_ids())
     yield
     lab.start_again()
-    for job_id in set(store.ids()) - before:
+    for job_id in set(store.list_ids()) - before:
         processes.kill_job(job_id)
         until_gone(job_id, 10.0)
 
@@ -53,7 +53,9 @@ class Story:
         self.book.run_all()
         self.says("Running")
         store = lab.store
-        self.folder = wait_for(lambda: next((one for one in store.folders() if one.spec().name == name), None))
+        self.folder = wait_for(
+            lambda: next((one for one in store.list_folders() if one.read_spec().name == name), None)
+        )
         self.moves()
         self.book.save()
 

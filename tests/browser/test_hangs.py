@@ -91,7 +91,7 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     widget.get_by_role("button", name="Show stacks").click()
     both_groups(widget)
 
-    (id_,) = [one.id for one in lab.store.folders() if one.spec().name == "stuck"]
+    (id_,) = [one.id for one in lab.store.list_folders() if one.read_spec().name == "stuck"]
     page = book.open_job(id_)
     expect(page.locator("tr.dd-oddrow")).to_contain_text("differs from the others")
     page.get_by_role("button", name="Show stacks").click()
@@ -101,7 +101,7 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     calls = page.locator(".dd-collectives tbody tr").locator("visible=true")  # not in the notice as well
     expect(calls).to_have_count(2)
     assert (calls.first.bounding_box() or {"height": 0})["height"] > 15
-    client.Job(lab.store.folder(id_)).cancel()
+    client.Job(lab.store.get_folder(id_)).cancel()
     pages.says(page, "Canceled")
     # What was taken is still to be read.
     expect(page.locator(".dd-stackcol")).to_have_count(2)
@@ -115,9 +115,9 @@ def test_a_failed_job_goes_on_from_its_checkpoint_with_a_button(desk: Callable[.
     book.run_all()
     cell = book.output(1)
     expect(cell.get_by_role("alert")).to_contain_text("RuntimeError")
-    first = next(iter(lab.store.folders())).id
+    first = next(iter(lab.store.list_folders())).id
     cell.get_by_role("button", name="Resume").click()
-    fresh = wait_for(lambda: next((one for one in lab.store.folders() if one.id > first), None), what="a job")
+    fresh = wait_for(lambda: next((one for one in lab.store.list_folders() if one.id > first), None), what="a job")
     page = book.page.locator(f"#distdl-job-{fresh.id}")
     pages.says(page, "Completed")
     expect(page.locator(".dd-log")).to_contain_text("begins at step 12")

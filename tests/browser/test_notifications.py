@@ -57,7 +57,7 @@ def test_jobs_that_end_together_are_one_toast_that_goes_and_stays_in_the_bell(
 def test_no_toast_covers_the_page_that_shows_the_job(lab: Lab, desk: Callable[..., Book]) -> None:
     book = desk([LOAD, SLEEPER], width=1366, height=768, scale=1)
     book.run_all()
-    (folder,) = wait_for(lambda: list(lab.store.folders()))
+    (folder,) = wait_for(lambda: list(lab.store.list_folders()))
     page = book.open_job(folder.id)
     expect(page.locator(".dd-pill").first).to_have_text("Completed")
     expect(book.page.locator(".jp-Notification-Status")).to_contain_text("1")
@@ -69,7 +69,7 @@ def test_a_stall_is_withdrawn_when_its_job_is_canceled(lab: Lab, desk: Callable[
     book = desk([LOAD, STUCK], width=1366, height=768, scale=1)
     book.run_all()
     expect(toasts(book)).to_contain_text("stuck")
-    (folder,) = lab.store.folders()
+    (folder,) = lab.store.list_folders()
     lab.run("stop", folder.id)
     expect(toasts(book)).to_have_count(0, timeout=7_000)
     expect(bell(book).filter(has_text="stuck")).to_have_count(0)

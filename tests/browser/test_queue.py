@@ -78,7 +78,7 @@ def test_a_job_that_waits_says_for_whom_and_starts_elsewhere(
     page = book.page.locator(".dd-document").last
     expect(page.locator(".dd-title").first).to_contain_text("vit-tiny")
     # The emulated hosts share this machine's cores, and so its queue.
-    (first,) = [one.id for one in lab.store.folders() if one.spec().name == "digits"]
+    (first,) = [one.id for one in lab.store.list_folders() if one.read_spec().name == "digits"]
     lab.run("stop", first)
     expect(page.locator(".dd-pill").first).to_have_text("Completed")
     expect(book.page.locator(".jp-Notification-Status")).to_contain_text("2")  # no toast: its page is on the screen

@@ -29,9 +29,9 @@ CELLS = [
 @pytest.fixture(autouse=True)
 def nothing_left(lab: Lab) -> Iterator[None]:
     store = lab.store
-    before = set(store.ids())
+    before = set(store.list_ids())
     yield
-    for job_id in set(store.ids()) - before:
+    for job_id in set(store.list_ids()) - before:
         left = until_gone(job_id, 10.0)
         if left:
             processes.kill_job(job_id)
@@ -96,7 +96,7 @@ def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -
     book.run(6)
     expect(output(book, 6).locator(".dd-rankvalues")).to_have_text(re.compile(r"1\s*10\s*2\s*20"))
 
-    folder = next(iter(book.lab.store.folders()))
+    folder = next(iter(book.lab.store.list_folders()))
     book.page.evaluate("() => window.jupyterapp.commands.execute('distdl:focus-sidebar')")
     row = book.page.locator("#distdl-sidebar").locator(f"#dd-job-{folder.id}")
     expect(row).to_have_attribute("data-state", "running")

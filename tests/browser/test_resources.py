@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from distdl_jupyter.core.events import VERSION
-from distdl_jupyter.core.resources import sample_line
+from distdl_jupyter.core.resources import encode_sample
 from tests.browser.conftest import Book
 from tests.widgets.recorded import Recording
 
@@ -28,7 +28,7 @@ def write_samples(path: Path, seconds: int, *, until: float) -> None:
             for node, host in enumerate(("gpu1", "gpu2")):
                 gpus = [{"number": n, "name": "A10", "memory": 24 * GB, "ranks": [2 * node + n]} for n in range(2)]
                 about = {"host": host, "cores": 8, "gpus": gpus}
-                file.write(sample_line(node, {**sample(node, second, until - seconds + second), "about": about}))
+                file.write(encode_sample(node, {**sample(node, second, until - seconds + second), "about": about}))
 
 
 def sample(node: int, second: int, t: float) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def test_the_button_opens_the_form_and_submit_runs_the_cell_on_two_processes(not
     expect(book.output(1)).to_contain_text("Completed")
     book.run(2)
     expect(book.cell(2)).to_contain_text("[(45.0, 0, 2), (45.0, 1, 2)]")
-    spec = lab.newest().spec()
+    spec = lab.newest().read_spec()
     assert (spec.name, spec.process_count, spec.distributed_backend) == ("arange", 2, "horovod-gloo")
     assert spec.source.first_line == 2
     assert book.errors == []
@@ -103,7 +103,7 @@ def test_the_cells_own_line_is_read_and_written_and_what_is_wrong_stands_beside_
         "%%distributed -N 1 -p 1 -b plain --name 'xx dd aa' --env MY_TOKEN --max-log-bytes 5000"
     )
     expect(book.output(0)).to_contain_text("Completed")
-    spec = lab.newest().spec()
+    spec = lab.newest().read_spec()
     assert (spec.name, spec.secret_variables, spec.max_log_bytes) == ("xx dd aa", ("MY_TOKEN",), 5000)
     assert "s3cret" not in page.evaluate(
         "() => JSON.stringify(window.jupyterapp.shell.currentWidget.context.model.toJSON())"
@@ -170,7 +170,7 @@ def test_a_new_job_runs_a_script_with_the_modules_beside_it(shared_page: Book, l
     expect(pages.total(view)).to_have_text("1 process")
     view.get_by_role("button", name="Submit").click()
     expect(page.locator(".lm-TabBar-tab.jp-mod-current")).to_contain_text("train")
-    spec = lab.newest().spec()
+    spec = lab.newest().read_spec()
     assert spec.name == "train"
     assert spec.working_directory == str(folder)
     assert (spec.distributed_backend, spec.process_count) == ("plain", 1)

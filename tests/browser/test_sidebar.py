@@ -210,7 +210,7 @@ def test_the_menu_of_a_row_puts_a_cell_into_the_notebook(
     expect(menu.get_by_text("Cancel", exact=True)).to_be_hidden()
     menu.get_by_text("Insert code").click()
     expect(cells).to_have_count(2)
-    (folder,) = shared_page.lab.store.folders()
+    (folder,) = shared_page.lab.store.list_folders()
     expect(cells.last).to_contain_text(f'job = attach("{folder.id}")')
 
 

@@ -14,7 +14,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from distdl_jupyter.capture import CapturedCode, capture_cell
-from distdl_jupyter.core.store import JobFolder, JobStore, new_id
+from distdl_jupyter.core.store import JobFolder, JobStore, create_id
 from tests.worker import ranks
 
 
@@ -68,7 +68,7 @@ def written(store: JobStore) -> Callable[[CapturedCode], JobFolder]:
     """Write a draft into a job's folder."""
 
     def write(draft: CapturedCode) -> JobFolder:
-        folder = store.prepare(new_id())
+        folder = store.prepare(create_id())
         draft.write(folder)
         return folder
 

@@ -13,7 +13,7 @@ from distdl_jupyter.cli import main
 from distdl_jupyter.core import correctness
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import new_id
+from distdl_jupyter.core.store import create_id
 from distdl_jupyter.jobs import client
 from distdl_jupyter.studies.correctness import get_check_status
 from tests.client import checked, checked_data, scaled
@@ -59,8 +59,8 @@ def test_one_mistake_is_found_with_its_tensor_and_its_line(distdl_home, capsys):
     # But a note that names any other job removes nothing of it.
     other = submit(scaled.returns)
     other.wait()
-    copy = shutil.copytree(several.folder.path, several.folder.path.with_name(new_id()))
-    correctness.single_run_file(copy).write_text(json.dumps({"single": other.id}), encoding="utf-8")
+    copy = shutil.copytree(several.folder.path, several.folder.path.with_name(create_id()))
+    correctness.get_single_run_file(copy).write_text(json.dumps({"single": other.id}), encoding="utf-8")
     attach(copy.name).remove()
     several.remove()
     assert [job.id for job in jobs()] == [other.id]

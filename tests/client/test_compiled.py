@@ -70,4 +70,4 @@ def test_a_second_job_compiles_nothing(monkeypatch, tmp_path):
     assert hits == 0
     assert misses > 0
     assert second == (1, 0)
-    assert list(Path(machine.compiler_cache()[1]).iterdir())
+    assert list(Path(machine.get_compiler_cache()[1]).iterdir())

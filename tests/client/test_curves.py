@@ -47,7 +47,7 @@ def test_a_step_that_starts_over_with_each_epoch_continues_everywhere():
     assert loss.trail[-1][1] < 1.5
     band = JobReader(job.folder, curves=True)
     band.catch_up()
-    assert (band.book.band("loss").last_step, band.book.band("loss").last) == (149, pytest.approx(loss.mean))
+    assert (band.book.get_band("loss").last_step, band.book.get_band("loss").last) == (149, pytest.approx(loss.mean))
 
 
 def test_steps_that_are_logged_again_after_a_restart_replace_the_ones_before():
@@ -130,15 +130,15 @@ def test_time_in_the_queue_is_not_run_time():
     first = submit(hold, process_count_per_node=1, distributed_backend="plain")
     job = submit(quick, process_count_per_node=1, distributed_backend="plain", after=[first.id]).wait()
     view, now = job.view(), time.time()
-    assert view.waiting_time(now) > 4
-    assert view.run_time(now) < 4
-    assert view.run_time(now) + view.waiting_time(now) == pytest.approx(view.elapsed(now))
-    text = humanize.ran_and_waited(view.run_time(now), view.waiting_time(now))
+    assert view.compute_wait(now) > 4
+    assert view.compute_run_time(now) < 4
+    assert view.compute_run_time(now) + view.compute_wait(now) == pytest.approx(view.compute_elapsed(now))
+    text = humanize.ran_and_waited(view.compute_run_time(now), view.compute_wait(now))
     assert text.startswith("ran ")
     assert text in repr(jobs())
-    assert any(f", waited {humanize.duration(view.waiting_time(now))}" in line for line in show.describe_job(job))
+    assert any(f", waited {humanize.duration(view.compute_wait(now))}" in line for line in show.describe_job(job))
     assert text in saved.list_elapsed_facts(view, now)
-    assert first.view().waiting_time(now) == 0
+    assert first.view().compute_wait(now) == 0
 
 
 def ends(job, metric):

@@ -89,7 +89,7 @@ def test_auto_means_one_process_where_there_is_no_gpu():
     from distdl_jupyter.core import machine
 
     job = submit(lambda: 1, process_count_per_node="auto", use_gpu=None)
-    assert job.spec.process_count == max(1, len(machine.gpu_numbers()))
+    assert job.spec.process_count == max(1, len(machine.list_gpu_numbers()))
     job.wait(100)
 
 

@@ -73,7 +73,7 @@ def test_folders_that_another_host_prepares_are_not_removed(name, swept):
     hidden.path.mkdir(parents=True)
     sign_elsewhere(hidden.lock, "login1")
     os.utime(hidden.path, (1.0, 1.0))
-    store.sweep()
+    store.clean_up()
     assert hidden.path.exists() is not swept
 
 

@@ -16,7 +16,7 @@ from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.jobs.job_queue import prioritize
 from distdl_jupyter.node import processes
 from distdl_jupyter.node.headroom import cores
@@ -80,8 +80,8 @@ def test_jobs_start_in_their_order_and_another_one_changes_it(tmp_path, capsys, 
     assert (now.total["cores"], now.free["cores"]) == (cores(), 0)
 
     assert processes.signal_marked(third.folder.lock.read_text(), signal.SIGKILL)
-    wait_for(lambda: third.folder.supervisor().is_dead, 20, "the end of the third job's supervisor")
-    wait_for(lambda: third.state is State.QUEUED and third.folder.supervisor().is_held, 60, "another supervisor")
+    wait_for(lambda: third.folder.read_supervisor().is_dead, 20, "the end of the third job's supervisor")
+    wait_for(lambda: third.state is State.QUEUED and third.folder.read_supervisor().is_held, 60, "another supervisor")
     wait_for(lambda: [one.name for one in queue().waiting] == ["third", "second"], 30, "its place")
 
     (tmp_path / "first").touch()
@@ -205,9 +205,9 @@ def test_what_can_never_be_is_refused_at_once(options, says):
 
 @pytest.mark.parametrize(("text", "size"), [("24 GB", 24e9), ("1.5GiB", 1.5 * 2**30), ("512", 512), (1000, 1000)])
 def test_sizes_of_memory(text, size):
-    from distdl_jupyter.core.options import checked
+    from distdl_jupyter.core.options import check_options
 
-    assert checked({"memory": text})["memory"] == size
+    assert check_options({"memory": text})["memory"] == size
 
 
 def test_a_process_has_as_many_cores_for_threads_as_it_asked_for(tmp_path):
@@ -218,7 +218,7 @@ def test_a_process_has_as_many_cores_for_threads_as_it_asked_for(tmp_path):
 
 def test_where_the_order_cannot_be_changed_from_here_no_other_priority_is_said(distdl_home):
     store = JobStore()
-    spec = JobSpec(id=new_id(), name="far", created=time.time(), compute_target="slurm")
+    spec = JobSpec(id=create_id(), name="far", created=time.time(), compute_target="slurm")
     folder = store.prepare(spec.id)
     folder.spec_file.write_text(spec.dumps())
     lock = JobLock.acquire(folder.lock)

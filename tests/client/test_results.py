@@ -10,7 +10,7 @@ from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, Laun
 from distdl_jupyter.core.failure import RankView
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.jobs.results import _find_exit
 from distdl_jupyter.supervisor.reports import parse
@@ -41,7 +41,7 @@ def test_a_stop_is_not_how_a_rank_failed(error, code, signal, told):
 def job(*results, end="completed"):
     """A job of as many ranks, each with a report of its result."""
     store = JobStore()
-    spec = JobSpec(id=new_id(), name="done", process_count_per_node=len(results))
+    spec = JobSpec(id=create_id(), name="done", process_count_per_node=len(results))
     folder = store.prepare(spec.id)
     folder.spec_file.write_text(spec.dumps())
     folder = store.publish(folder)

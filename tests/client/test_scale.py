@@ -82,7 +82,7 @@ def test_a_study_whose_driver_is_killed_goes_on_with_what_is_missing(distdl_home
     """The function was known to the process that was killed alone."""
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
     endpoint = Endpoint()
-    user_settings.change(address=endpoint.address.replace("http:", "json:"))
+    user_settings.change_settings(address=endpoint.address.replace("http:", "json:"))
     driver = subprocess.Popen([sys.executable, "-c", DRIVER], cwd=Path.cwd())
     try:
         wait_for(lambda: jobs() and jobs()[0].spec.process_count == 2 and jobs()[0].folder.steps.exists(), 120,

@@ -40,7 +40,7 @@ LR = {"lr": loguniform(1e-4, 1e-1)}
 def _nothing_goes_on():
     """End the sweeps of a test, whose drivers would start jobs after it."""
     yield
-    for one in map(sweeps.Sweep, sweep_study.get_store().ids()):
+    for one in map(sweeps.Sweep, sweep_study.get_store().list_ids()):
         with contextlib.suppress(DistDLError):  # of a folder that cannot be read
             if one.state is State.RUNNING:
                 one.stop()

@@ -16,7 +16,7 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.plan import Plan, Service
 from distdl_jupyter.core.spec import Group, JobSpec
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.node import ports, processes
 from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.testing import ClusterContract
@@ -31,7 +31,7 @@ class TestLocal(ClusterContract):
 def test_without_a_free_port_a_job_is_refused(monkeypatch):
     monkeypatch.setattr(ports.random, "sample", lambda _range, _count: [])
     with pytest.raises(LaunchFailed, match="No free TCP port"):
-        LocalCluster().place(JobSpec(id="i", name="n"), 1, None, Context(JobStore().prepare(new_id())))
+        LocalCluster().place(JobSpec(id="i", name="n"), 1, None, Context(JobStore().prepare(create_id())))
 
 
 def test_all_runs_of_a_scaling_study_have_the_cores_of_its_largest_run_per_process(monkeypatch):
@@ -73,7 +73,7 @@ def test_a_start_is_stopped_between_some_ranks_and_leaves_none():
         told.append((phase, detail))
         raise StartCanceled
 
-    folder = JobStore().publish(JobStore().prepare(new_id()))
+    folder = JobStore().publish(JobStore().prepare(create_id()))
     spec = JobSpec(id=folder.id, name="n", process_count_per_node=60, python=sys.executable)
     context = Context(folder, {"DISTDL_JOB_ID": folder.id, "DISTDL_JOB_DIR": str(folder.path)}, dict(os.environ))
     placement = cluster.place(spec, 0, None, context)
@@ -86,7 +86,7 @@ def test_a_start_is_stopped_between_some_ranks_and_leaves_none():
 
 def test_a_start_that_waits_for_a_service_is_stopped():
     cluster = registry.get("clusters", "local")
-    folder = JobStore().publish(JobStore().prepare(new_id()))
+    folder = JobStore().publish(JobStore().prepare(create_id()))
     spec = JobSpec(id=folder.id, name="n", python=sys.executable)
     context = Context(folder, {"DISTDL_JOB_ID": folder.id}, dict(os.environ))
     placement = cluster.place(spec, 0, None, context)

@@ -11,7 +11,7 @@ SPEC = JobSpec(id="20261125-010203-k3f9x", name="digits", process_count_per_node
 
 
 def told(events, rules=()):
-    view, watch, found = JobView.of(SPEC), AlertWatch(rules), []
+    view, watch, found = JobView.from_spec(SPEC), AlertWatch(rules), []
     for event in ({"v": 1, "t": 10.0 + at, **event} for at, event in enumerate(events)):
         view.apply(event)
         found += watch.take(event, view)
@@ -77,7 +77,7 @@ def test_other_ends(state, reason, alert):
 
 
 def test_a_second_supervisor_repeats_nothing():
-    watch, view = AlertWatch(["acc > 0.9"]), JobView.of(SPEC)
+    watch, view = AlertWatch(["acc > 0.9"]), JobView.from_spec(SPEC)
     watch.skip({"type": "note", "code": "alert-rule", "text": "acc > 0.9: mean acc is 0.945 at step 3."})
     watch.skip({"type": "note", "code": "alert-nan", "text": "loss is nan on rank 1 at step 7."})
     event = {"v": 1, "t": 2.0, **metric(0, 9, acc=1.0, loss=float("nan"))}

@@ -81,4 +81,4 @@ def test_an_option_of_elastic_horovod_is_refused_with_what_to_use(name):
      ("torch", "torch"), ("plain", "plain")],
 )  # fmt: skip
 def test_backend_words(given, label):
-    assert registry.backend_label(given) == label
+    assert registry.resolve_label(given) == label

@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter.core import checkpoints
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.options import keep_rule
+from distdl_jupyter.core.options import parse_keep_rule
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.store import JobFolder
 
@@ -38,7 +38,7 @@ def write(folder, name, content=b"x" * 9000, at=2000.0):
 
 
 def paths(folder, book=None):
-    return [one.path for one in checkpoints.of_job(folder, book or SeriesBook())]
+    return [one.path for one in checkpoints.find_all(folder, book or SeriesBook())]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def paths(folder, book=None):
     ],
 )  # fmt: skip
 def test_the_step_is_parsed_from_the_file_name(name, step):
-    assert checkpoints.step_in(name) == step
+    assert checkpoints.parse_step(name) == step
 
 
 def test_files_are_listed_newest_first_with_the_metrics_of_their_step(job, book):
@@ -58,7 +58,7 @@ def test_files_are_listed_newest_first_with_the_metrics_of_their_step(job, book)
         write(job, f"step-{step}.pt")
     write(job, "step-40.pt.new")
     write(job, "history.json", b"[]")
-    found = checkpoints.of_job(job, book)
+    found = checkpoints.find_all(job, book)
     assert [one.path for one in found] == ["step-30.pt", "step-20.pt", "step-10.pt"]
     assert found[0].metrics == pytest.approx({"loss": 0.75, "accuracy": 0.3})
     assert (found[0].size, found[0].files, found[0].is_named) == (9000, 1, True)
@@ -66,11 +66,11 @@ def test_files_are_listed_newest_first_with_the_metrics_of_their_step(job, book)
 
 def test_a_name_without_a_step_gets_the_one_reported_when_it_was_written(job, book):
     write(job, "best.pt", at=1040.5)
-    (one,) = checkpoints.of_job(job, book)
+    (one,) = checkpoints.find_all(job, book)
     assert (one.step, one.is_named) == (40, False)
     assert one.metrics["accuracy"] == pytest.approx(0.4)
     write(job, "early.pt", at=10.0)
-    assert checkpoints.of_job(job, book)[-1].step is None
+    assert checkpoints.find_all(job, book)[-1].step is None
 
 
 def test_files_written_in_parts_are_one_checkpoint(job):
@@ -83,7 +83,7 @@ def test_files_written_in_parts_are_one_checkpoint(job):
         write(job, name)
     for name in ("tf/ckpt-3.index", "tf/ckpt-3.data-00000-of-00001", "tf/checkpoint"):
         write(job, name, b"abc")
-    found = {one.path: one for one in checkpoints.of_job(job, SeriesBook())}
+    found = {one.path: one for one in checkpoints.find_all(job, SeriesBook())}
     assert sorted(found) == ["checkpoint-50", "dcp", "global_step20", "tf/ckpt-3"]
     assert (found["dcp"].files, found["dcp"].size) == (3, 15)
     assert found["checkpoint-50"].files == 3
@@ -116,7 +116,7 @@ def test_a_checkpoint_is_chosen_by_step_or_path(job, book):
     for step in (10, 20):
         write(job, f"step-{step}.pt")
     write(job, "last.pt", at=1020.0)
-    known = checkpoints.of_job(job, book)
+    known = checkpoints.find_all(job, book)
     assert checkpoints.choose(known).path == "step-20.pt"
     assert checkpoints.choose(known, step=10).path == "step-10.pt"
     assert checkpoints.choose(known, path="last.pt").path == "last.pt"
@@ -136,7 +136,7 @@ def test_a_copy_is_the_newest_one_there_under_all_names_of_the_newest(job, tmp_p
     write(job, "latest", b"step-30.pt\n")
     write(job, "vocabulary.txt", b"a b c")
     (job.checkpoints / "newest").symlink_to("step-30.pt")
-    known = checkpoints.of_job(job, SeriesBook())
+    known = checkpoints.find_all(job, SeriesBook())
     target = tmp_path / "new"
     checkpoints.copy(checkpoints.choose(known, step=20), target, shutil.copy2)
     assert sorted(one.name for one in target.iterdir()) == [
@@ -156,7 +156,7 @@ def test_a_folder_of_parts_is_copied_with_the_file_that_names_it(job, tmp_path):
     for step in (1, 2):
         write(job, f"global_step{step}/mp_rank_00_model_states.pt", str(step).encode())
     write(job, "latest", b"global_step2")
-    known = checkpoints.of_job(job, SeriesBook())
+    known = checkpoints.find_all(job, SeriesBook())
     checkpoints.copy(checkpoints.choose(known, step=1), tmp_path / "new", shutil.copy2)
     assert (tmp_path / "new" / "latest").read_text() == "global_step1"
     assert [one.name for one in (tmp_path / "new").iterdir() if one.is_dir()] == ["global_step1"]
@@ -178,8 +178,8 @@ def test_the_newest_and_the_best_are_kept(job, book, text, kept):
     for step in (10, 30, 60, 90):
         write(job, f"step-{step}.pt")
     write(job, "last.pt", at=3000.0)
-    known = checkpoints.of_job(job, book)
-    for one in checkpoints.find_superfluous(keep_rule(text), known, now=2100.0):
+    known = checkpoints.find_all(job, book)
+    for one in checkpoints.find_superfluous(parse_keep_rule(text), known, now=2100.0):
         checkpoints.remove(one)
     assert [name for name in paths(job, book) if name != "last.pt"] == kept
     assert (job.checkpoints / "last.pt").exists()
@@ -193,7 +193,8 @@ def test_files_outside_a_series_stay_and_files_of_one_step_stay_together(job, bo
                      f"part1-of-{step}.pt"):  # fmt: skip
             write(job, name, at=1000.0 + step)
     gone = {
-        one.path for one in checkpoints.find_superfluous(keep_rule("last 2"), checkpoints.of_job(job, book), now=2100.0)
+        one.path
+        for one in checkpoints.find_superfluous(parse_keep_rule("last 2"), checkpoints.find_all(job, book), now=2100.0)
     }
     assert gone == {"step-10.pt", "optimizer-step-10.pt", "generator/step-10.pt", "part0-of-10.pt", "part1-of-10.pt"}
 
@@ -207,7 +208,8 @@ def test_targets_of_links_stay(job, book):
     (job.checkpoints / "links" / "best").symlink_to("../global_step20/model.pt")
     (job.checkpoints / "links" / "round").symlink_to("round")
     gone = {
-        one.path for one in checkpoints.find_superfluous(keep_rule("last 1"), checkpoints.of_job(job, book), now=2100.0)
+        one.path
+        for one in checkpoints.find_superfluous(parse_keep_rule("last 1"), checkpoints.find_all(job, book), now=2100.0)
     }
     assert gone == {"step-20.pt", "step-30.pt", "global_step10", "global_step30"}
 
@@ -215,7 +217,7 @@ def test_targets_of_links_stay(job, book):
 def test_a_checkpoint_that_may_still_be_written_is_not_deleted(job, book):
     write(job, "step-10.pt", at=2095.0)
     write(job, "step-20.pt", at=2099.0)
-    assert checkpoints.find_superfluous(keep_rule("last 1"), checkpoints.of_job(job, book), now=2100.0) == []
+    assert checkpoints.find_superfluous(parse_keep_rule("last 1"), checkpoints.find_all(job, book), now=2100.0) == []
 
 
 def test_deleting_a_folder_leaves_what_its_links_lead_to(job, tmp_path):
@@ -223,7 +225,7 @@ def test_deleting_a_folder_leaves_what_its_links_lead_to(job, tmp_path):
     (tmp_path / "data" / "precious").write_text("x")
     write(job, "checkpoint-1/config.json", b"{}")
     (job.checkpoints / "checkpoint-1" / "data").symlink_to(tmp_path / "data")
-    (one,) = checkpoints.of_job(job, SeriesBook())
+    (one,) = checkpoints.find_all(job, SeriesBook())
     checkpoints.remove(one)
     assert (tmp_path / "data" / "precious").exists()
     assert paths(job) == []
@@ -232,5 +234,5 @@ def test_deleting_a_folder_leaves_what_its_links_lead_to(job, tmp_path):
 @pytest.mark.parametrize("text", ["3", "last", "last 0", "best 2 of loss", "last 2, best of loss", "last -1"])
 def test_invalid_rules_are_refused_with_an_example(text):
     with pytest.raises(InvalidSpec, match="keep_checkpoints must be a rule") as refused:
-        keep_rule(text)
+        parse_keep_rule(text)
     assert "last 3" in refused.value.message

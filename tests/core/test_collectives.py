@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter.core import collectives
-from distdl_jupyter.core.failure import concerns_collectives
+from distdl_jupyter.core.failure import may_concern_collectives
 
 DDP = ["/v/site-packages/torch/nn/parallel/distributed.py", 9, "_sync_buffers"]
 BACKWARD = ["/v/site-packages/torch/autograd/graph.py", 9, "_engine_run_backward"]
@@ -83,4 +83,4 @@ def test_invalid_reports_are_skipped(report):
     ("'label'", False),
 ])  # fmt: skip
 def test_which_errors_come_from_collective_operations(message, concerns):
-    assert concerns_collectives({"type": "RuntimeError", "message": message}) is concerns
+    assert may_concern_collectives({"type": "RuntimeError", "message": message}) is concerns

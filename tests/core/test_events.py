@@ -106,7 +106,7 @@ def test_invalid_lines_are_skipped(log):
 def test_printed_lines_are_in_their_own_file(log):
     writer = EventWriter(log)
     writer.write("state", state="running", reason='"type":"log"')
-    with writer.together():
+    with writer.batch_events():
         writer.write("log", rank=0, stream="out", text='{"v":1,"t":1,"type":"metric"}')
         writer.write("handle", cluster="ssh", data={"type": "log"})
         writer.write("mark", rank=0, stream="out", cell=1, label="a cell", ended=False)
@@ -179,7 +179,7 @@ def test_events_written_together_are_read_as_those_written_alone(tmp_path_factor
     log = tmp_path_factory.mktemp("log") / "events.jsonl"
     writer, written = EventWriter(log), []
     for batch in batches:
-        with writer.together():
+        with writer.batch_events():
             written += [write_one(writer, *one, len(written) + n) for n, one in enumerate(batch)]
         written += [write_one(writer, *one, len(written) + n) for n, one in enumerate(batch[:1])]
     writer.close()
@@ -195,7 +195,7 @@ def test_a_batch_is_written_even_if_its_writer_fails(log):
     writer = EventWriter(log)
 
     def interrupted():
-        with writer.together():
+        with writer.batch_events():
             writer.write("note", text="first")
             raise KeyboardInterrupt
 
@@ -215,9 +215,9 @@ def test_the_end_of_a_long_log_is_read_from_a_line_s_begin(log):
     writer.close()
     log = log.with_name("log.jsonl")
     for near in (*range(0, starts[-1], 9973), *starts, starts[-1] + 50):
-        begin = logfile.line_from(log, near, log.stat().st_size)
+        begin = logfile.find_line(log, near, log.stat().st_size)
         assert begin == min((at for at in starts if at >= near), default=log.stat().st_size)
-    assert len(logfile.read(log, logfile.line_from(log, starts[36] + 1, log.stat().st_size))[0]) == 3
+    assert len(logfile.read(log, logfile.find_line(log, starts[36] + 1, log.stat().st_size))[0]) == 3
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -232,7 +232,7 @@ def test_essential_events_are_synced_to_disk_at_once(tmp_path, monkeypatch, toge
         ("state", {"state": "completed", "reason": ""}),
     ):
         before = len(synced)
-        with writer.together() if together else contextlib.nullcontext():
+        with writer.batch_events() if together else contextlib.nullcontext():
             writer.write(type_, **fields)
         kept = type_ in ("handle", "result") or fields.get("state") == "completed"
         assert synced[before:] == ([writer.events.size] if kept else [])

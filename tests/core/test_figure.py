@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core.series import Earlier, SeriesBook, figure
+from distdl_jupyter.core.series import EarlierJob, SeriesBook, build_figure
 from tests.selection import few_or_all
 
 POINTS = st.lists(
@@ -37,35 +37,35 @@ def named(made, name):
 
 @given(POINTS, st.booleans(), st.booleans())
 def test_any_curve_is_a_valid_figure(points, each_rank, log):
-    made = figure(book_of(points), "loss", each_rank=each_rank, log=log)
+    made = build_figure(book_of(points), "loss", each_rank=each_rank, log=log)
     json.dumps(made, allow_nan=False)
     go.Figure(made)
     assert all(len(trace["x"]) == len(trace["y"]) <= 1000 for trace in made["data"])
 
 
 def test_the_mean_has_a_band_from_the_lowest_to_the_highest_rank():
-    made = figure(story(), "loss")
+    made = build_figure(story(), "loss")
     mean = named(made, "mean of 4")
     assert (mean["x"][0], mean["y"][0]) == (0.0, pytest.approx(2.015))
     assert (named(made, "min")["y"][0], named(made, "min to max")["y"][0]) == (2.0, pytest.approx(2.03))
-    assert not named(figure(story(1), "loss"), "min to max")["visible"]
+    assert not named(build_figure(story(1), "loss"), "min to max")["visible"]
 
 
 def test_each_rank_has_a_line_and_an_earlier_job_is_behind_it():
-    made = figure(story(3), "loss", each_rank=True, earlier=Earlier(story(1, 10), "k3f9x", 72.0))
+    made = build_figure(story(3), "loss", each_rank=True, earlier=EarlierJob(story(1, 10), "k3f9x", 72.0))
     assert [trace["name"] for trace in made["data"]][2:] == ["rank 0", "rank 1", "rank 2", "k3f9x"]
 
 
 def test_values_that_are_not_finite_are_gaps_and_a_note():
     book = book_of([(0, 1.0, 1.0), (0, 2.0, math.nan), (1, 2.0, math.inf), (0, 3.0, 1.0), (1, 3.0, 2.0)])
-    made = figure(book, "loss")
+    made = build_figure(book, "loss")
     assert named(made, "mean of 2")["y"] == [1.0, None, 1.5]
     assert [note["text"] for note in made["layout"]["annotations"]] == ["nan and inf on ranks 0 and 1 from step 2 on"]
 
 
 def test_a_users_name_is_no_markup():
     name = '<a href="javascript:alert(1)">loss</a>'
-    made = figure(book_of([(0, 1.0, 1.0)], name), name)
+    made = build_figure(book_of([(0, 1.0, 1.0)], name), name)
     assert made["layout"]["title"]["text"].startswith("&lt;a href=")
     assert "javascript" not in json.dumps(made["data"])
 
@@ -78,7 +78,7 @@ def test_a_single_spike_among_many_points_is_drawn():
     for step in range(steps):
         apply({**event, "step": step, "values": {"loss": 9.0 if step == high else -7.0 if step == low else 1.0}})
     for each_rank in (False, True):
-        drawn = figure(book, "loss", each_rank=each_rank)["data"]
+        drawn = build_figure(book, "loss", each_rank=each_rank)["data"]
         values = [value for trace in drawn for value in trace["y"] if value is not None]
         assert (min(values), max(values)) == (-7.0, 9.0)
         at = {value: x for trace in drawn for x, value in zip(trace["x"], trace["y"], strict=True)}

@@ -11,14 +11,14 @@ from distdl_jupyter.core import machine, registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.node import devices
 from tests.conftest import wait_for
 from tests.processes import executable
 
 
 def forget():
-    machine.gpus.cache_clear()
+    machine.list_gpus.cache_clear()
     devices.list_gpus.cache_clear()
 
 
@@ -65,8 +65,8 @@ def test_the_variable_limits_the_visible_gpus(nvidia_smi, monkeypatch, chosen, i
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
     nvidia_smi(TWO)
-    assert machine.gpu_numbers() == indices
-    assert next((gpu.name for gpu in machine.gpus()), "") == name
+    assert machine.list_gpu_numbers() == indices
+    assert next((gpu.name for gpu in machine.list_gpus()), "") == name
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,15 @@ def test_a_divided_gpu_counts_as_its_parts(nvidia_smi, monkeypatch, chosen, word
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
     nvidia_smi(DIVIDED)
-    assert [gpu.identifier for gpu in machine.gpus()] == words
-    for number, word in zip(machine.gpu_numbers(), words, strict=True):
+    assert [gpu.identifier for gpu in machine.list_gpus()] == words
+    for number, word in zip(machine.list_gpu_numbers(), words, strict=True):
         assert devices.build_cuda_variables({"CUDA_VISIBLE_DEVICES": str(number)}) == {"CUDA_VISIBLE_DEVICES": word}
-    assert {gpu.name for gpu in machine.gpus()} <= {"NVIDIA A100 (MIG 3g.20gb)", "NVIDIA A100 (MIG 1g.5gb)"}
+    assert {gpu.name for gpu in machine.list_gpus()} <= {"NVIDIA A100 (MIG 3g.20gb)", "NVIDIA A100 (MIG 1g.5gb)"}
 
 
 def test_a_failing_nvidia_smi_means_no_gpus(nvidia_smi):
     nvidia_smi(f"{TWO}\nexit 9")
-    assert machine.gpu_numbers() == []
+    assert machine.list_gpu_numbers() == []
 
 
 # which job has them -----------------------------------------------------------------------------
@@ -103,12 +103,12 @@ def two(nvidia_smi):
 
 def wants(count, name="n", **options):
     """Return a cluster and its answer to a job of so many ranks."""
-    cluster, spec = registry.get("clusters", "local"), JobSpec(id=new_id(), name=name, process_count_per_node=count)
+    cluster, spec = registry.get("clusters", "local"), JobSpec(id=create_id(), name=name, process_count_per_node=count)
     return cluster, spec, cluster.acquire(spec, registry.check_options("clusters", "local", options))
 
 
 def placed(cluster, spec):
-    return [place.gpu for place in cluster.place(spec, 0, None, Context(JobStore().prepare(new_id()))).ranks]
+    return [place.gpu for place in cluster.place(spec, 0, None, Context(JobStore().prepare(create_id()))).ranks]
 
 
 def test_more_ranks_than_gpus_share_them(two):

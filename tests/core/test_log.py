@@ -47,7 +47,7 @@ def fold(events, process_count=0):
 
 def view_of(events, process_count):
     """Return the view, which counts the lines."""
-    view = JobView.of(JobSpec(id="20261121-024912-k3f9", name="x", process_count_per_node=process_count))
+    view = JobView.from_spec(JobSpec(id="20261121-024912-k3f9", name="x", process_count_per_node=process_count))
     for event in events:
         view.apply(event)
     return view
@@ -65,7 +65,7 @@ class Mirror:
 
     def take(self, book, most=None):
         """Take the next changes; return how many are left."""
-        changed, self.mark, more = book.changes(self.mark, most)
+        changed, self.mark, more = book.get_changes(self.mark, most)
         assert len(changed) == (most if more else len(changed))
         self.rows.update((row.n, content(row)) for row in changed)
         self.rows = {n: row for n, row in self.rows.items() if n >= book.first}
@@ -90,7 +90,7 @@ def test_every_line_is_in_exactly_one_row(events):
             if event["rank"] == rank and (not event.get("redraws") or event["closed"])
             for line in event["text"].split("\n")
         ]
-        assert [(row.stream, row.text) for row in book.of_rank(rank)] == printed
+        assert [(row.stream, row.text) for row in book.get_rank_rows(rank)] == printed
         assert view.ranks[rank].lines == len(printed)
     errors = [e for e in events if e["stream"] == "err" and e["rank"] is not None and not e.get("redraws")]
     assert sum(rank.error_lines for rank in view.ranks) == sum(e["text"].count("\n") + 1 for e in errors)
@@ -107,7 +107,7 @@ def test_a_view_that_takes_a_few_rows_at_a_time_ends_up_equal(events, looks, tai
         pass
     assert [mirror.rows[n] for n in sorted(mirror.rows)] == [content(row) for row in book.rows]
     assert mirror.mark == book.mark
-    assert book.changes(book.mark) == ([], book.mark, 0)
+    assert book.get_changes(book.mark) == ([], book.mark, 0)
 
 
 @given(EVENTS, st.integers(1, 30), st.integers(0, 60), st.integers(0, 60))
@@ -115,7 +115,7 @@ def test_rows_can_be_asked_for_by_number(events, tail, first, before):
     book = LogBook(3, tail=tail)
     for event in events:
         book.apply(event)
-    assert book.rows_between(first, before) == [row for row in book.rows if first <= row.n < before]
+    assert book.get_rows(first, before) == [row for row in book.rows if first <= row.n < before]
 
 
 @given(EVENTS, st.integers(0, 40))
@@ -152,7 +152,7 @@ def test_lines_of_other_times_streams_and_the_same_rank_stay_apart():
 def test_a_rank_on_its_own_reads_in_the_order_it_printed():
     book = fold([log("epoch 3 done", 0), log("rank 1: 0.12\nepoch 3 done", 1)], 2)
     assert shown(book) == [(0, "epoch 3 done", 2), (1, "rank 1: 0.12", 1)]
-    assert [row.text for row in book.of_rank(1)] == ["rank 1: 0.12", "epoch 3 done"]
+    assert [row.text for row in book.get_rank_rows(1)] == ["rank 1: 0.12", "epoch 3 done"]
 
 
 def test_a_redrawn_line_is_open_until_it_ends():

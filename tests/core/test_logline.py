@@ -25,12 +25,12 @@ def long(tmp_path_factory):
 @pytest.mark.parametrize("rank", [None, 0, 1, 2])
 @pytest.mark.parametrize("many", [0, 1, 7, 10_000, 100_000])
 def test_the_last_lines_are_the_end_of_all(long, rank, many):
-    found = [event for batch, _ in logfile.batches(long) for event in batch]
-    every = [line for line in logfile.lines_of(found) if rank is None or line.rank == rank]
-    last, cursor = logfile.last_lines(long, many, rank)
+    found = [event for batch, _ in logfile.read_batches(long) for event in batch]
+    every = [line for line in logfile.split_lines(found) if rank is None or line.rank == rank]
+    last, cursor = logfile.read_last_lines(long, many, rank)
     assert last == (every[-many:] if many else [])
     assert cursor == long.stat().st_size - len(b'{"v":1,')
 
 
 def test_a_job_without_output_has_no_last_lines(tmp_path):
-    assert logfile.last_lines(tmp_path / "log.jsonl", 5) == ([], 0)
+    assert logfile.read_last_lines(tmp_path / "log.jsonl", 5) == ([], 0)

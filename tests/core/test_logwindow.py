@@ -42,7 +42,7 @@ def write(path, story):
 
 
 def counted(story):
-    view = JobView.of(JOB)
+    view = JobView.from_spec(JOB)
     for event in story:
         if event["type"] == "log":
             view.apply(event)
@@ -76,10 +76,10 @@ def test_a_log_is_whole_and_each_line_once_however_it_is_read(tmp_path_factory, 
     path = tmp_path_factory.mktemp("log") / "log.jsonl"
     with pytest.MonkeyPatch.context() as patch:
         small(patch, PIECE=300, MAX_BACKLOG=700, MAX_UNREAD=900)
-        window, view = LogWindow(path, 3, kept), JobView.of(JOB)
+        window, view = LogWindow(path, 3, kept), JobView.from_spec(JOB)
         for cut in [*sorted(cuts), len(story)]:
             write(path, story[:cut])
-            while window.step(view):
+            while window.read_more(view):
                 pass
             assert window.cursor == path.stat().st_size
             assert view == counted(story[:cut])
@@ -93,7 +93,7 @@ def everything(window, most):
     rows = list(window.book.rows)
     n = window.book.first
     for _ in range(10_000):
-        older = window.before(n, most)
+        older = window.read_rows_before(n, most)
         if not older:
             return rows
         assert [row.n for row in older] == sorted({row.n for row in older})
@@ -113,17 +113,17 @@ def test_a_reader_that_is_far_behind_goes_on_at_the_end_and_reads_little(tmp_pat
             number, {"v": 1, "t": 1.0, "type": "count", "lines": 500 * number, "counts": {"0": [500 * number, 0]}}
         )
     write(path, story)
-    assert path.stat().st_size > 2 * log.MAX_UNREAD
-    window, read, view = LogWindow(path, 1), [], JobView.of(JOB)
+    assert path.stat().st_size > 2 * log.MAX_UNREAD_BYTES
+    window, read, view = LogWindow(path, 1), [], JobView.from_spec(JOB)
     real = logfile.read_bytes
     monkeypatch.setattr(logfile, "read_bytes", lambda p, at, limit: read.append(limit) or real(p, at, limit))
-    while window.step(view):
+    while window.read_more(view):
         pass
     assert sum(read) < 2 * 2**20
     assert view.lines == 200_000
     assert window.book.rows[-1].text == f"{499:099d}"
-    assert not window.book.knows(5), "a mark of a book that began elsewhere"
-    assert window.book.knows(window.book.mark)
+    assert not window.book.has_mark(5), "a mark of a book that began elsewhere"
+    assert window.book.has_mark(window.book.mark)
     assert window.book.mark < 2**53
-    older = window.before(window.book.first, 10)
+    older = window.read_rows_before(window.book.first, 10)
     assert [row.n for row in older] == list(range(window.book.first - 10, window.book.first))

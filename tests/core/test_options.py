@@ -6,12 +6,12 @@ import pytest
 
 from distdl_jupyter import cli
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.options import ABOUT, checked, flags
+from distdl_jupyter.core.options import OPTIONS, check_options, list_flags
 from distdl_jupyter.core.spec import JobSpec
 
 
 def test_a_spec_holds_every_option():
-    assert set(ABOUT) <= {field.name for field in dataclasses.fields(JobSpec)}
+    assert set(OPTIONS) <= {field.name for field in dataclasses.fields(JobSpec)}
 
 
 @pytest.mark.parametrize("command", ["submit", "resume"])
@@ -19,12 +19,15 @@ def test_the_command_line_takes_every_option(command, capsys):
     with pytest.raises(SystemExit):
         cli.main([command, "--help"])
     told = capsys.readouterr().out
-    assert [flag for name in ABOUT for flag in flags(name) if flag not in told] == []
+    assert [flag for name in OPTIONS for flag in list_flags(name) if flag not in told] == []
 
 
 def test_what_is_as_by_default_is_left_out():
-    assert checked({"max_restarts": None, "name": "", "outputs": "", "vm_size": "", "use_gpu": None}) == {}
-    assert checked({"max_restarts": 0, "use_gpu": False, "transport": "gloo"}) == {"max_restarts": 0, "use_gpu": False}
+    assert check_options({"max_restarts": None, "name": "", "outputs": "", "vm_size": "", "use_gpu": None}) == {}
+    assert check_options({"max_restarts": 0, "use_gpu": False, "transport": "gloo"}) == {
+        "max_restarts": 0,
+        "use_gpu": False,
+    }
 
 
 @pytest.mark.parametrize(
@@ -42,6 +45,6 @@ def test_what_is_as_by_default_is_left_out():
 )
 def test_a_value_that_an_option_does_not_take_is_named_with_what_it_takes(given, sentence):
     with pytest.raises(InvalidSpec) as refused:
-        checked(given)
+        check_options(given)
     assert refused.value.message == sentence
     assert refused.value.field == next(iter(given))

@@ -41,7 +41,7 @@ def test_no_password_is_kept_with_a_job(address, tmp_path):
     assert "example.org contains a password" in said
     assert "hunter22" not in said
     (tmp_path / "requirements.txt").write_text(f"--extra-index-url {address}\nsix\n")
-    assert "hunter22" not in refused(packages.requirements, "requirements.txt", tmp_path)
+    assert "hunter22" not in refused(packages.read_requirements, "requirements.txt", tmp_path)
 
 
 def test_an_address_that_is_none_is_refused_without_being_quoted():
@@ -64,20 +64,20 @@ def test_a_file_of_requirements_is_read_with_what_it_includes(tmp_path):
         "# what trains\n-r more/base.txt\nnumpy>=2  # arrays\nsix \\\n  ==1.17.0\n--extra-index-url https://example.org/simple\n"
     )
     (tmp_path / "more" / "base.txt").write_text("--requirement=../requirements.txt\nrich\n")
-    assert packages.requirements("requirements.txt", tmp_path) == (
+    assert packages.read_requirements("requirements.txt", tmp_path) == (
         "rich\nnumpy>=2\nsix    ==1.17.0\n--extra-index-url https://example.org/simple\n"
     )
 
 
 def test_the_text_that_was_read_is_read_again_as_it_is(tmp_path):
-    assert packages.requirements("six==1.17.0\n", tmp_path) == "six==1.17.0\n"
-    assert packages.requirements(LOCK, tmp_path) == LOCK
-    assert packages.requirements("", tmp_path) == ""
+    assert packages.read_requirements("six==1.17.0\n", tmp_path) == "six==1.17.0\n"
+    assert packages.read_requirements(LOCK, tmp_path) == LOCK
+    assert packages.read_requirements("", tmp_path) == ""
 
 
 def test_a_lock_is_kept_as_it_is(tmp_path):
     (tmp_path / "pylock.toml").write_text(LOCK)
-    assert packages.requirements(str(tmp_path / "pylock.toml"), tmp_path) == LOCK
+    assert packages.read_requirements(str(tmp_path / "pylock.toml"), tmp_path) == LOCK
 
 
 def test_a_script_states_its_own_packages(tmp_path):
@@ -85,27 +85,27 @@ def test_a_script_states_its_own_packages(tmp_path):
     script.write_text(
         '# /// script\n# requires-python = ">=3.11"\n# dependencies = [\n#   "six==1.17.0",\n# ]\n# ///\n'
     )
-    assert packages.requirements("train.py", tmp_path) == "six==1.17.0\n"
+    assert packages.read_requirements("train.py", tmp_path) == "six==1.17.0\n"
     script.write_text("import six\n")
-    assert "train.py has no inline dependencies" in refused(packages.requirements, "train.py", tmp_path)
+    assert "train.py has no inline dependencies" in refused(packages.read_requirements, "train.py", tmp_path)
     script.write_text("# /// script\n# dependencies = [\n# ///\n")
-    assert "cannot be read" in refused(packages.requirements, "train.py", tmp_path)
+    assert "cannot be read" in refused(packages.read_requirements, "train.py", tmp_path)
 
 
 @pytest.mark.parametrize("line", ["-e .", "./wheels/tool.whl", "/opt/tool.whl", "file:///opt/tool.whl", "~/tool"])
 def test_what_lies_on_this_machine_alone_is_refused(line, tmp_path):
     (tmp_path / "requirements.txt").write_text(f"six\n{line}\n")
-    assert "does not exist on other machines" in refused(packages.requirements, "requirements.txt", tmp_path)
+    assert "does not exist on other machines" in refused(packages.read_requirements, "requirements.txt", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["uv.lock", "poetry.lock", "Pipfile.lock", "environment.yml"])
 def test_what_only_another_tool_reads_is_refused(name, tmp_path):
     (tmp_path / name).write_text("version = 1\n")
-    assert f"cannot be {name}" in refused(packages.requirements, name, tmp_path)
+    assert f"cannot be {name}" in refused(packages.read_requirements, name, tmp_path)
 
 
 def test_other_files_that_cannot_be_used_are_refused(tmp_path):
-    assert "No such file" in refused(packages.requirements, "requirements.txt", tmp_path)
+    assert "No such file" in refused(packages.read_requirements, "requirements.txt", tmp_path)
     (tmp_path / "requirements.txt").write_bytes(b"\xff\xfe\x00")
-    assert "it is not a text file" in refused(packages.requirements, "requirements.txt", tmp_path)
-    assert "longer than 1 MB" in refused(packages.requirements, "six\n" * 300_000, tmp_path)
+    assert "it is not a text file" in refused(packages.read_requirements, "requirements.txt", tmp_path)
+    assert "longer than 1 MB" in refused(packages.read_requirements, "six\n" * 300_000, tmp_path)

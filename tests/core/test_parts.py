@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.core import logfile
 from distdl_jupyter.core.log import LogWindow
-from distdl_jupyter.core.logfile import EventWriter, last_lines, lines_of
+from distdl_jupyter.core.logfile import EventWriter, read_last_lines, split_lines
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
@@ -26,7 +26,7 @@ class Writing:
         self.folder = JobFolder(path)
         self.folder.spec_file.write_text(json.dumps(SPEC.to_json()))
         self.writer = EventWriter(self.folder.events)
-        self.view = JobView.of(SPEC)
+        self.view = JobView.from_spec(SPEC)
         self.lines, self.first, self.steps = [], None, 0
 
     def log(self, rank, text, stream="out"):
@@ -84,28 +84,28 @@ def steps_of(found):
 
 
 def lines(found):
-    return [(line.rank, line.text) for line in lines_of(found) if not line.text.startswith("…")]
+    return [(line.rank, line.text) for line in split_lines(found) if not line.text.startswith("…")]
 
 
 def fold(found):
-    view = JobView.of(SPEC)
+    view = JobView.from_spec(SPEC)
     for event in found:
         view.apply(event)
     return view
 
 
 def read_all(path):
-    batches = list(logfile.batches(path))
+    batches = list(logfile.read_batches(path))
     return [line for found, _ in batches for line in found], batches[-1][1]
 
 
 def test_first_and_last_part_are_read_with_one_line_between_that_counts_what_is_missing(long):
     found, cursor = read_all(long.folder.log)
-    assert cursor == logfile.size(long.folder.log) == long.writer.log.size
+    assert cursor == logfile.get_size(long.folder.log) == long.writer.log.size
     assert lines(found) == long.lines[:50] + long.lines[150:]
     assert steps_of(all_written(long.folder)) == list(range(1, long.steps + 1)), "no event is left out"
-    begin, end = logfile.deleted_range(long.folder.log)
-    (said,) = [line for line in lines_of(found) if line.text.startswith("…")]
+    begin, end = logfile.find_deleted_range(long.folder.log)
+    (said,) = [line for line in split_lines(found) if line.text.startswith("…")]
     kilobytes = f"{(end - begin) / 1000:.0f} kB"
     assert (said.rank, said.stream) == (None, "sys")
     assert said.text == f"… 100 lines ({kilobytes}) omitted; raise max_log_bytes to keep more"
@@ -136,7 +136,7 @@ def test_reader_that_lags_has_each_line_once_and_counts_all(tmp_path_factory, st
     for reader in readers:
         while reader.read(700, always=True):
             pass
-        assert reader.cursor == logfile.size(made.folder.log)
+        assert reader.cursor == logfile.get_size(made.folder.log)
         told = lines(reader.seen)
         assert [line for line in made.lines if line in set(told)] == told
         assert fold(reader.seen).lines == made.view.lines
@@ -154,7 +154,7 @@ def test_who_follows_the_log_sees_every_line_while_parts_come_and_go(tmp_path):
         while found := follower.read():
             seen += found
     assert lines(seen) == made.lines
-    assert not [line for line in lines_of(seen) if line.text.startswith("…")]
+    assert not [line for line in split_lines(seen) if line.text.startswith("…")]
     assert follower.view.to_json() == made.view.to_json()
 
 
@@ -162,7 +162,7 @@ def test_who_follows_the_log_sees_every_line_while_parts_come_and_go(tmp_path):
 def test_last_lines_reach_back_over_what_was_left_out(long, rank):
     kept = [line for line in long.lines[:50] + long.lines[150:] if rank is None or line[0] == rank]
     for many in (1, 20, 40, 1000):
-        found, cursor = last_lines(long.folder.log, many, rank)
+        found, cursor = read_last_lines(long.folder.log, many, rank)
         assert cursor == long.writer.log.size
         shown = [(line.rank, line.text) for line in found if not line.text.startswith("…")]
         assert shown == kept[len(kept) - len(shown) :]
@@ -174,11 +174,11 @@ def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, mon
 
     for name, n in {"MAX_UNREAD": 2000, "MAX_BACKLOG": 1000, "PIECE": 1500}.items():
         monkeypatch.setattr(under_test, name, n)
-    window, view = LogWindow(long.folder.log, 2, 20), JobView.of(SPEC)
-    while window.step(view):
+    window, view = LogWindow(long.folder.log, 2, 20), JobView.from_spec(SPEC)
+    while window.read_more(view):
         pass
-    rows = window.before(window.book.next, 10_000)
-    while earlier := window.before(rows[0].n, 7):
+    rows = window.read_rows_before(window.book.next, 10_000)
+    while earlier := window.read_rows_before(rows[0].n, 7):
         assert earlier[-1].n < rows[0].n
         rows[:0] = earlier
     kept = [text for _, text in long.lines[:50] + long.lines[150:]]
@@ -198,19 +198,19 @@ def test_window_that_was_there_all_the_time_shows_each_row_under_its_number(tmp_
     for name, n in {"MAX_UNREAD": 2000, "MAX_BACKLOG": behind, "PIECE": 1500}.items():
         monkeypatch.setattr(under_test, name, n)
     made = Writing(tmp_path)
-    window, view, seen = LogWindow(made.folder.log, 2, 20), JobView.of(SPEC), {}
+    window, view, seen = LogWindow(made.folder.log, 2, 20), JobView.from_spec(SPEC), {}
     for seed in range(40):
         made.some(seed, 7)
         if seed % 7 == 6:
             made.part()
-        while window.step(view):
+        while window.read_more(view):
             seen |= {row.n: row.text for row in window.book.rows}
-    rows = window.before(window.book.next, 10_000)
-    while earlier := window.before(rows[0].n, 7):
+    rows = window.read_rows_before(window.book.next, 10_000)
+    while earlier := window.read_rows_before(rows[0].n, 7):
         rows[:0] = earlier
     texts = [row.text for row in rows if not row.text.startswith("…")]
     assert texts == [text for _, text in made.lines[:49] + made.lines[196:]]
-    begin = logfile.deleted_range(made.folder.log)[1]
+    begin = logfile.find_deleted_range(made.folder.log)[1]
     assert len(window._pieces) < 2 * (made.writer.log.size - begin + 20_000) // 1500
     assert {row.n for row in rows[50:]} & seen.keys()
     assert all(seen.get(row.n, row.text) == row.text for row in rows[50:])
@@ -226,8 +226,8 @@ def test_reader_that_began_before_parts_came_counts_each_line_and_each_point_onc
     for seed in range(3, 7):
         made.part()
         made.some(seed)
-    assert logfile.deleted_range(made.folder.log)[1] > reader.window.cursor
+    assert logfile.find_deleted_range(made.folder.log)[1] > reader.window.cursor
     reader.catch_up()
-    assert reader.book.count("loss") == made.steps == reader.view.metrics["loss"].count
+    assert reader.book.count_points("loss") == made.steps == reader.view.metrics["loss"].count
     assert reader.view.to_json() == made.view.to_json()
     assert reader.view.lines == made.view.lines

@@ -9,7 +9,7 @@ import urllib.parse
 
 import pytest
 
-from distdl_jupyter.core.redact import MASK, Redactor, is_secret, mask_arguments, mask_spec, text
+from distdl_jupyter.core.redact import MASK, Redactor, is_secret, mask_arguments, mask_spec, mask_text
 from distdl_jupyter.core.spec import Captured, CodeSource, JobSpec
 
 HEX40 = "0123456789abcdef0123456789abcdef01234567"
@@ -108,42 +108,42 @@ Downloading: 100%|██████████| 440M/440M [00:12<00:00, 35.1MB
 
 @pytest.mark.parametrize("said", SECRETS)
 def test_a_secret_is_known_by_its_form(said):
-    shown = text(said)
+    shown = mask_text(said)
     assert SECRETS[said] not in shown
     assert MASK in shown
-    assert text(shown) == shown, "masking twice changes nothing"
+    assert mask_text(shown) == shown, "masking twice changes nothing"
 
 
 @pytest.mark.parametrize("line", HARMLESS)
 def test_what_only_looks_like_a_secret_stays_readable(line):
-    assert text(line) == line
+    assert mask_text(line) == line
 
 
 def test_what_stands_around_a_secret_stays():
     assert (
-        text("see https://bob:pw12@db/x?sig=abcdefgh1234567890&se=2 now")
+        mask_text("see https://bob:pw12@db/x?sig=abcdefgh1234567890&se=2 now")
         == f"see https://bob:{MASK}@db/x?sig={MASK}&se=2 now"
     )
-    assert text('{"password": "hunter2000", "lr": 0.1}') == f'{{"password": "{MASK}", "lr": 0.1}}'
+    assert mask_text('{"password": "hunter2000", "lr": 0.1}') == f'{{"password": "{MASK}", "lr": 0.1}}'
 
 
 @pytest.mark.parametrize(
     "value", ["correct horse battery", "pä$$w\"ö'rd\\n%", "a/b+c=d&e=f", "line one of it!!!\nline two of it!!!"]
 )
 def test_a_known_value_is_masked_however_it_is_written(value):
-    redactor = Redactor.of({}, {"MY_TOKEN": value})
+    redactor = Redactor.from_variables({}, {"MY_TOKEN": value})
     ways = [value, repr(value), urllib.parse.quote(value, safe=""), urllib.parse.quote_plus(value)]
     ways += [base64.b64encode(value.encode()).decode(), ascii(value)]
     for way in ways:
-        shown = redactor.text(f"before {way} behind")
+        shown = redactor.mask_text(f"before {way} behind")
         assert MASK in shown, way
         assert value not in shown
-    assert redactor.text("before").startswith("before")
+    assert redactor.mask_text("before").startswith("before")
 
 
 @pytest.mark.parametrize("value", ["a<b>&c\"d'e12345", "pä<ss>/wörd&'q", "x/y?z='1'&\"2\""])
 def test_a_known_value_is_masked_as_pages_and_scripts_escape_it(value):
-    redactor = Redactor.of({}, {"MY_TOKEN": value})
+    redactor = Redactor.from_variables({}, {"MY_TOKEN": value})
     quoted = urllib.parse.quote(value, safe="")
     ways = [
         html.escape(value),
@@ -157,7 +157,7 @@ def test_a_known_value_is_masked_as_pages_and_scripts_escape_it(value):
         json.dumps(value)[1:-1].translate({ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&'"}),
     ]
     for way in ways:
-        assert redactor.text(f"before {way} behind") == f"before {MASK} behind", way
+        assert redactor.mask_text(f"before {way} behind") == f"before {MASK} behind", way
 
 
 def test_the_environment_gives_values_of_variables_whose_name_looks_secret(tmp_path):
@@ -169,8 +169,8 @@ def test_the_environment_gives_values_of_variables_whose_name_looks_secret(tmp_p
         "PIN_KEY": "1234",
         "SHORT_KEY": "qwertz",
     }
-    redactor = Redactor.of(environment, {})
-    assert redactor.text(f"s3cret-of-mine /home/somebody {tmp_path / 'token'} 1234 qwertz") == (
+    redactor = Redactor.from_variables(environment, {})
+    assert redactor.mask_text(f"s3cret-of-mine /home/somebody {tmp_path / 'token'} 1234 qwertz") == (
         f"{MASK} /home/somebody {tmp_path / 'token'} 1234 {MASK}"
     )
 
@@ -180,11 +180,14 @@ def test_every_text_of_an_event_is_masked():
     event = {"ok": False, "error": {"message": "no top-secret", "values": [["pw", "top-secret"]],
                                     "frames": [{"source": [[3, "x = 'top-secret'"]]}],
              "password": "abcdef", "token": 5}}  # fmt: skip
-    shown = redactor.event("result", event)
+    shown = redactor.mask_event("result", event)
     assert "top-secret" not in str(shown)
     assert shown["error"]["password"] == MASK
     assert shown["error"]["token"] == 5
-    assert redactor.event("metric", {"values": {"loss": 1.0, "top-secret": 2.0}})["values"] == {"loss": 1.0, MASK: 2.0}
+    assert redactor.mask_event("metric", {"values": {"loss": 1.0, "top-secret": 2.0}})["values"] == {
+        "loss": 1.0,
+        MASK: 2.0,
+    }
 
 
 def test_a_private_key_that_comes_in_several_pieces_is_masked_up_to_its_end():
@@ -194,19 +197,19 @@ def test_a_private_key_that_comes_in_several_pieces_is_masked_up_to_its_end():
         "MIIEbbbb\nMIIEcccc",
         "MIIEdddd\n-----END PRIVATE KEY-----\nafter",
     ]
-    shown = "\n".join(redactor.lines((0, "out"), one) for one in said)
+    shown = "\n".join(redactor.mask_lines((0, "out"), one) for one in said)
     assert "MIIE" not in shown
     assert shown.startswith("begin\n")
     assert shown.endswith("-----END PRIVATE KEY-----\nafter")
-    assert redactor.lines((0, "out"), "MIIEeeee") == "MIIEeeee", "the key has ended"
+    assert redactor.mask_lines((0, "out"), "MIIEeeee") == "MIIEeeee", "the key has ended"
 
 
 def test_a_begin_of_a_key_without_an_end_does_not_swallow_the_log():
     redactor = Redactor()
-    redactor.lines(0, "-----BEGIN PRIVATE KEY-----")
+    redactor.mask_lines(0, "-----BEGIN PRIVATE KEY-----")
     for _ in range(30):
-        redactor.lines(0, "\n".join(["line"] * 10))
-    assert redactor.lines(0, "training goes on") == "training goes on"
+        redactor.mask_lines(0, "\n".join(["line"] * 10))
+    assert redactor.mask_lines(0, "training goes on") == "training goes on"
 
 
 def test_a_line_is_never_cut_inside_of_a_secret():
@@ -214,13 +217,13 @@ def test_a_line_is_never_cut_inside_of_a_secret():
     for secret in ("known value of mine", "hf_" + "a1" * 20, "password=" + "b2" * 300):
         for shift in range(1200):
             line = "x " * 400 + secret + " y" * (shift // 2) + " " * (shift % 2)
-            stop = redactor.safe_end(line)
+            stop = redactor.find_safe_end(line)
             begin = line.index(secret)
             assert not begin < stop < begin + len(secret)
 
 
 def test_an_unfinished_line_does_not_show_the_begin_of_a_known_value():
-    assert Redactor(["known value of mine"]).cut("it is known val") == f"it is {MASK}"
+    assert Redactor(["known value of mine"]).mask_unfinished("it is known val") == f"it is {MASK}"
 
 
 def test_a_spec_keeps_no_secret_of_code_command_and_arguments():
@@ -268,11 +271,13 @@ def test_a_plural_with_a_number_is_a_count():
     assert not is_secret("PROMPT_TOKENS", "131072")
     assert is_secret("API_TOKENS", "a131072")
     assert is_secret("DB_PASS", "131072")
-    assert Redactor.of({"PROMPT_TOKENS": "131072"}, {}).text("131072 tokens") == "131072 tokens"
+    assert Redactor.from_variables({"PROMPT_TOKENS": "131072"}, {}).mask_text("131072 tokens") == "131072 tokens"
 
 
 def test_switches_stay_words():
-    assert Redactor.of({"DB_AUTH": "Kerberos"}, {}).text("Kerberos of DB_AUTH") == "Kerberos of DB_AUTH"
+    assert (
+        Redactor.from_variables({"DB_AUTH": "Kerberos"}, {}).mask_text("Kerberos of DB_AUTH") == "Kerberos of DB_AUTH"
+    )
 
 
 @pytest.mark.fault("entry", "a secret in the middle of base64 is masked")
@@ -283,7 +288,7 @@ def test_a_known_value_is_masked_in_the_middle_of_base64(before, behind, encode)
     """As in ``Authorization: Basic``, whose letters depend on what stands before the value."""
     value = "qu1te-long-s3cret?>~"
     letters = encode(f"{before}{value}{behind}".encode()).decode()
-    shown = Redactor([value]).text(f"sent {letters} to it")
+    shown = Redactor([value]).mask_text(f"sent {letters} to it")
     assert MASK in shown
     left = "".join(shown.removeprefix("sent ").removesuffix(" to it").split(MASK))
     assert len(left) <= len(letters) - len(value) * 8 // 6 + 2
@@ -291,8 +296,8 @@ def test_a_known_value_is_masked_in_the_middle_of_base64(before, behind, encode)
 
 def test_what_follows_a_user_in_a_known_value_is_a_secret_of_its_own():
     redactor = Redactor(["ada:l0velace", "C:/Users/ada", "10:20"])
-    assert redactor.text("l0velace and ada") == f"{MASK} and ada"
-    assert redactor.text("Users/ada") == "Users/ada"
+    assert redactor.mask_text("l0velace and ada") == f"{MASK} and ada"
+    assert redactor.mask_text("Users/ada") == "Users/ada"
 
 
 def test_a_variable_is_secret_by_its_name_or_by_the_form_of_its_value():
@@ -320,13 +325,13 @@ PILES = (
 @pytest.mark.parametrize("pile", PILES)
 def test_no_text_takes_long(pile):
     begun = time.process_time()
-    text(pile * (200_000 // len(pile)))
+    mask_text(pile * (200_000 // len(pile)))
     assert time.process_time() - begun < 20.0
 
 
 def test_long_lines_of_a_secret_of_several_are_secrets_and_short_ones_are_words():
     redactor = Redactor(["qPz81mVtr0aL2wXe\nepoch one\nb7RkMn4TzYc0GhJd2"])
-    shown = redactor.text("qPz81mVtr0aL2wXe, b7RkMn4TzYc0GhJd2 in epoch one")
+    shown = redactor.mask_text("qPz81mVtr0aL2wXe, b7RkMn4TzYc0GhJd2 in epoch one")
     assert shown == f"{MASK}, {MASK} in epoch one"
 
 
@@ -336,16 +341,16 @@ def test_a_flood_of_lines_that_repeat_hides_no_secret():
     redactor = Redactor([value, "two lines\nof mine"])
     for turn in range(60):
         lines = [f"epoch {turn} step {n} loss=0.{n:05d} token=5" for n in range(100)]
-        assert redactor.text("\n".join(lines)) == "\n".join(lines)
+        assert redactor.mask_text("\n".join(lines)) == "\n".join(lines)
         for planted in (value, "token=abc1defg2hij", "qu9te", "hf_abcdefghijABCDEFGHIJ1234", "two lines\nof mine"):
             changed = [*lines[:50], f"epoch {turn} {planted} here", *lines[50:]]
-            shown = redactor.text("\n".join(changed))
+            shown = redactor.mask_text("\n".join(changed))
             if planted == "qu9te":
                 assert shown == "\n".join(changed)
             else:
                 assert planted.removeprefix("token=") not in shown
                 assert MASK in shown
     key = "\n".join([*lines, "-----BEGIN PRIVATE KEY-----", "abcdefgh", "-----END PRIVATE KEY-----"])
-    assert "abcdefgh" not in redactor.text(key)
-    assert redactor.text("\n".join([*lines, "-----BEGIN PRIVATE KEY-----"])).startswith("epoch")
-    assert "abcdefgh" not in redactor.text(key), "a begin alone was seen before"
+    assert "abcdefgh" not in redactor.mask_text(key)
+    assert redactor.mask_text("\n".join([*lines, "-----BEGIN PRIVATE KEY-----"])).startswith("epoch")
+    assert "abcdefgh" not in redactor.mask_text(key), "a begin alone was seen before"

@@ -5,7 +5,7 @@ from itertools import zip_longest
 
 import pytest
 
-from distdl_jupyter.core.resources import ResourceBook, sample_line
+from distdl_jupyter.core.resources import ResourceBook, encode_sample
 
 GB = 1e9
 NODE = {
@@ -36,11 +36,11 @@ def sample(t, ranks, gpus=None, **node):
 def fold(tmp_path):
     def fold(samples, torch=()):
         path = tmp_path / "resources.jsonl"
-        lines = [sample_line(0, {**one, "about": ABOUT}, memory) for one, memory in zip_longest(samples, torch)]
+        lines = [encode_sample(0, {**one, "about": ABOUT}, memory) for one, memory in zip_longest(samples, torch)]
         path.write_bytes(b"".join(lines))
         book = ResourceBook(path)
         book.read()
-        return book, book.marks()
+        return book, book.find_marks()
 
     return fold
 
@@ -60,7 +60,7 @@ def test_what_is_written_is_read(fold):
 
 
 def test_a_torn_end_is_read_when_it_is_whole_and_other_lines_are_passed_over(tmp_path):
-    lines = [sample_line(0, sample(t, {0: [1.0, GB]})) for t in (1.0, 2.0)]
+    lines = [encode_sample(0, sample(t, {0: [1.0, GB]})) for t in (1.0, 2.0)]
     path = tmp_path / "resources.jsonl"
     path.write_bytes(lines[0][:-2] + b',"new":1}\n' + b'{"t":"now"}\nxx\n' + lines[1][:-3])
     book = ResourceBook(path)

@@ -8,7 +8,7 @@ import pytest
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import (
     MIN_STEPS,
-    WARM_UP,
+    WARM_UP_STEPS,
     Scaling,
     ScalingPoint,
     StepTime,
@@ -38,8 +38,8 @@ def rows(ranks, steps, *, seconds=0.1, first=0, samples=16.0):
 
 
 def test_steps_are_measured_without_the_first_ones():
-    slow = rows(2, WARM_UP, seconds=5.0)
-    found = measure_run(StepTimes(slow + rows(2, 40, first=WARM_UP)))
+    slow = rows(2, WARM_UP_STEPS, seconds=5.0)
+    found = measure_run(StepTimes(slow + rows(2, 40, first=WARM_UP_STEPS)))
     assert found is not None
     assert (found.rate, found.batch, found.steps) == (pytest.approx(320), 32, 40)
     assert (found.busy, found.communication, found.waiting) == (
@@ -48,7 +48,7 @@ def test_steps_are_measured_without_the_first_ones():
         pytest.approx(0.01),
     )
     assert found.error == pytest.approx(0, abs=1e-9)
-    assert measure_run(StepTimes(slow + rows(2, MIN_STEPS - 1, first=WARM_UP))) is None
+    assert measure_run(StepTimes(slow + rows(2, MIN_STEPS - 1, first=WARM_UP_STEPS))) is None
 
 
 def test_batches_are_counted_where_their_size_was_not_seen():
@@ -59,8 +59,8 @@ def test_batches_are_counted_where_their_size_was_not_seen():
 
 def test_a_run_whose_rate_varies_has_a_larger_error():
     uneven = [row for half in range(2)
-              for row in rows(2, 20, seconds=0.1 + 0.1 * half, first=WARM_UP + 20 * half)]  # fmt: skip
-    found = measure_run(StepTimes(rows(2, WARM_UP) + uneven))
+              for row in rows(2, 20, seconds=0.1 + 0.1 * half, first=WARM_UP_STEPS + 20 * half)]  # fmt: skip
+    found = measure_run(StepTimes(rows(2, WARM_UP_STEPS) + uneven))
     # Four blocks of 320 samples/s and four of 160.
     assert found.error == pytest.approx(80 * math.sqrt(8 / 7) / math.sqrt(8))
 

@@ -30,7 +30,7 @@ def test_what_is_somebody_else_s_or_no_folder_is_refused(tmp_path, monkeypatch):
 def test_a_socket_lies_in_jupyters_folder_unless_its_path_would_be_too_long(tmp_path, monkeypatch, length, inside):
     runtime = tmp_path / ("r" * length) if not inside else tmp_path.parents[-2] / ("r" * length)
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(runtime))
-    path = machine.socket_path("ranks")
+    path = machine.get_socket_path("ranks")
     assert path.is_relative_to(runtime) == inside
     assert len(os.fsencode(path)) <= 103
     assert path.name.startswith("ranks-")

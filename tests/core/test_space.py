@@ -15,10 +15,10 @@ from distdl_jupyter.core.space import (
     Range,
     SweepPlan,
     choice,
-    comparison_points,
+    get_comparison_points,
     integers,
     loguniform,
-    thinned,
+    sample_points,
     uniform,
 )
 from distdl_jupyter.core.spec import Group
@@ -35,10 +35,12 @@ def test_ranges_and_lists_are_understood_and_kept():
     assert (found["of"], found["whole"]) == (Range(1e-3, 1, log=True), Range(1, 8, whole=True))
     plan = SweepPlan(parameters=found, trials=2, metric="loss")
     data = json.loads(json.dumps(dataclasses.asdict(plan)))
-    assert SweepPlan.of(Group(kind="sweep", id="20261121-024912-k3f9x", name="digits", size=2, plan=data)) == plan
-    assert space.first_values(found)["depth"] == 1
-    assert space.combinations(found) is None
-    assert space.combinations({"a": choice([1, 2, 3]), "b": integers(1, 4)}) == 12
+    assert (
+        SweepPlan.from_group(Group(kind="sweep", id="20261121-024912-k3f9x", name="digits", size=2, plan=data)) == plan
+    )
+    assert space.get_first_values(found)["depth"] == 1
+    assert space.count_combinations(found) is None
+    assert space.count_combinations({"a": choice([1, 2, 3]), "b": integers(1, 4)}) == 12
 
 
 @pytest.mark.parametrize(
@@ -90,20 +92,20 @@ def rows(steps):
 
 
 def test_trials_are_compared_at_the_same_steps_whenever_they_are_looked_at():
-    whole = comparison_points(rows(range(1000)), -1, complete=True)
+    whole = get_comparison_points(rows(range(1000)), -1, complete=True)
     assert [step for step, _ in whole[:41]] == [*range(41)]
     assert len(whole) < 120
     pieces, last = [], -1
     for end in range(1, 1001, 7):
-        found = comparison_points(rows(range(end)), last, complete=True)
+        found = get_comparison_points(rows(range(end)), last, complete=True)
         pieces += found
         last = found[-1][0] if found else last
     assert pieces == [one for one in whole if one[0] <= last]
-    assert comparison_points(rows([0, 100, 200, 300]), -1, complete=True)[0] == (0, 0.0)
+    assert get_comparison_points(rows([0, 100, 200, 300]), -1, complete=True)[0] == (0, 0.0)
     # Where other ranks may still report the newest step, it does not count yet.
-    assert comparison_points(rows([0, 1, 2]), -1, complete=False)[-1] == (1, 1.0)
-    assert thinned(rows(range(1000)))[-1] == (999.0, 999.0)
-    assert len(thinned(rows(range(1000)))) <= 101
+    assert get_comparison_points(rows([0, 1, 2]), -1, complete=False)[-1] == (1, 1.0)
+    assert sample_points(rows(range(1000)))[-1] == (999.0, 999.0)
+    assert len(sample_points(rows(range(1000)))) <= 101
 
 
 @pytest.mark.parametrize(
@@ -118,5 +120,5 @@ def test_a_deeply_nested_line_is_read_or_refused(text):
 @pytest.mark.parametrize("plan", [{}, {"parameters": {"lr": [1, 2]}, "trials": 2}, {"parameters": {}, "trials": 2}])
 def test_a_plan_of_another_version_is_refused_in_one_sentence(plan):
     with pytest.raises(JobNotFound) as refused:
-        SweepPlan.of(Group(kind="sweep", id="20261121-024912-k3f9x", name="digits", size=2, plan=plan))
+        SweepPlan.from_group(Group(kind="sweep", id="20261121-024912-k3f9x", name="digits", size=2, plan=plan))
     assert refused.value.code == "sweep-plan-invalid"

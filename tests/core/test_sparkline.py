@@ -30,7 +30,7 @@ def test_points_are_evenly_spread_and_few(many):
     assert len(points) >= min(many - 1, MAX_TRAIL_POINTS // 2 - 1)
     gaps = {right - left for left, right in pairwise(points)}
     assert gaps <= {max(1, metric.min_spacing)}
-    shown = metric.sparkline(40)
+    shown = metric.sample_means(40)
     assert len(shown) == min(40, len(points) + 1)
     assert shown[-1] == many - 1
     assert shown == sorted(shown)
@@ -41,16 +41,16 @@ def test_steps_in_any_order_keep_it_short(steps):
     metric = walked(steps)
     assert len(metric.trail) < MAX_TRAIL_POINTS
     assert metric.newest == max(steps)
-    assert len(metric.sparkline(40)) <= 40
+    assert len(metric.sample_means(40)) <= 40
 
 
 def test_a_point_is_the_mean_over_ranks_of_a_finished_step():
-    view = JobView.of(JobSpec(id="20261121-024912-k3f9", name="digits", process_count_per_node=2))
+    view = JobView.from_spec(JobSpec(id="20261121-024912-k3f9", name="digits", process_count_per_node=2))
     for step in range(3):
         for rank in range(2):
             event = {"t": 1.0, "type": "metric", "rank": rank, "step": step, "values": {"loss": step + rank}}
             view.apply(event)
-    assert view.metrics["loss"].sparkline(40) == [0.5, 1.5, 2.5]
+    assert view.metrics["loss"].sample_means(40) == [0.5, 1.5, 2.5]
 
 
 def test_a_job_that_begins_again_at_a_step_forgets_the_points_from_there_on():

@@ -6,7 +6,7 @@ import os
 import threading
 
 from distdl_jupyter.core import stacks
-from distdl_jupyter.core.stacks import Names
+from distdl_jupyter.core.stacks import FrameLabeler
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.views.stacks import StacksDisplay
 from distdl_jupyter.views.stacks import make_job_stacks as shown_stacks
@@ -88,7 +88,7 @@ def test_cells_are_called_as_in_tracebacks():
     assert [frame.kind for frame in helper.frames] == ["cell", "cell", "worker", "worker", "worker", "worker"]
     assert (helper.user_frame.location, helper.user_frame.source) == ("In [5], line 4", "wait()")
     assert (helper.frames[1].location, helper.frames[1].source) == ("In [7], line 3", "hvd.init()")
-    assert (waits.user_frame.location, waits.user_frame.source, waits.waits_in) == (
+    assert (waits.user_frame.location, waits.user_frame.source, waits.awaited_call) == (
         "In [7], line 4",
         "hvd.allreduce(x)",
         "hvd.allreduce",
@@ -121,25 +121,25 @@ def test_a_rank_that_gave_none_differs():
 
 
 def test_code_that_stands_on_other_hosts_is_the_users_with_a_short_name():
-    names = Names(PAYLOAD, ABOUT, {"/far/code/model.py": {"9": "x = f(x)"}})
+    names = FrameLabeler(PAYLOAD, ABOUT, {"/far/code/model.py": {"9": "x = f(x)"}})
     text = f'Thread 0x1 (most recent call first):\n  File "/far/code/model.py", line 9 in step\n{BELOW}'
-    frame = names.thread(stacks.parse(text)[0], main=True).user_frame
+    frame = names.label_thread(stacks.parse(text)[0], main=True).user_frame
     assert (frame.kind, frame.label, frame.source) == ("user", "model.py", "x = f(x)")
 
 
 def test_frames_of_a_warm_start_below_the_worker_are_not_the_users():
     warm = '  File "/env/distdl_jupyter/warm/template.py", line 1 in _start\n  File "<frozen runpy>", line 1 in _run\n'
-    names = Names(PAYLOAD, ABOUT, {})
-    thread = names.thread(stacks.parse(HELPER + warm)[0], main=True)
+    names = FrameLabeler(PAYLOAD, ABOUT, {})
+    thread = names.label_thread(stacks.parse(HELPER + warm)[0], main=True)
     assert [frame.kind for frame in thread.frames if frame.kind != "worker"] == ["cell", "cell"]
 
 
 def folder_with(tmp_path, **files):
     folder = JobFolder(tmp_path)
     (tmp_path / "payload.json").write_text(json.dumps(PAYLOAD))
-    stacks.path(folder, 1).parent.mkdir()
+    stacks.get_path(folder, 1).parent.mkdir()
     for name, content in files.items():
-        (stacks.path(folder, 1).parent / f"{name}.json").write_text(content)
+        (stacks.get_path(folder, 1).parent / f"{name}.json").write_text(content)
     return folder
 
 
@@ -163,7 +163,7 @@ def test_hooks_of_this_package_above_the_users_code_are_left_out_of_every_thread
     assert [frame.function for frame in rank.main.frames[:4]] == ["all_reduce", "wrapper", "<module>", "_run"]
     (other,) = rank.others
     assert [frame.function for frame in other.frames] == ["helper", "run"]
-    assert rank.main.waits_in == "torch.distributed.all_reduce"
+    assert rank.main.awaited_call == "torch.distributed.all_reduce"
     display = StacksDisplay(**vars(taken(HOOKED)))
     for shown in (str(display), display._repr_html_(), str(to_json(shown_stacks(taken(HOOKED))))):
         assert "watched" not in shown
@@ -179,7 +179,7 @@ def test_ranks_that_have_not_reached_the_users_code_keep_the_frames_of_this_pack
 def test_the_newest_that_is_kept_is_read(tmp_path):
     whole = json.dumps(file_of([HELPER], host="node-a", pid=7, step=3, silent=1.5, state="running"))
     folder = folder_with(tmp_path, **{"1": whole, "2": whole, "10": whole, ".11": whole, "x": whole, "²": whole})
-    assert stacks.numbers(folder) == [1, 2, 10]
+    assert stacks.list_numbers(folder) == [1, 2, 10]
     assert stacks.read(folder).number == 10
     rank = stacks.read(folder, 2).ranks[0]
     assert (rank.host, rank.pid, rank.step, rank.silent, rank.state) == ("node-a", 7, 3, 1.5, "running")
@@ -203,7 +203,7 @@ def test_lines_of_the_users_files_are_found_here_also_those_that_travelled(tmp_p
     secret.write_text("d\n")
     frames = [("/far/code/model.py", 2), (script, 1), (secret, 1), ("/nowhere.py", 1), (script, 99)]
     text = "Thread 0x1 (most recent call first):\n" + "".join(f'  File "{f}", line {n} in g\n' for f, n in frames)
-    found = stacks.sources(JobFolder(tmp_path), PAYLOAD, [(text, ABOUT)])
+    found = stacks.read_sources(JobFolder(tmp_path), PAYLOAD, [(text, ABOUT)])
     assert found == {"/far/code/model.py": {"2": "b = 1"}, os.fspath(script): {"1": "c"}}
 
 
@@ -214,4 +214,4 @@ def test_a_module_that_is_imported_waits_for_nobody():
   File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed
   File "{CELL}", line 2 in <module>
 """
-    assert stacks.parse_snapshot(1, file_of([text]), PAYLOAD).ranks[0].main.waits_in == ""
+    assert stacks.parse_snapshot(1, file_of([text]), PAYLOAD).ranks[0].main.awaited_call == ""

@@ -9,7 +9,7 @@ import pytest
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.spec import Captured, CodeSource, JobSpec
-from distdl_jupyter.core.store import JobFolder, JobStore, is_id, new_id
+from distdl_jupyter.core.store import JobFolder, JobStore, create_id, is_id
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def store(tmp_path):
 
 def make(store, id_=None):
     spec = JobSpec(
-        id=id_ or new_id(), name="digits", captured=(Captured(name="x", kind="int"),), source=CodeSource(code="1")
+        id=id_ or create_id(), name="digits", captured=(Captured(name="x", kind="int"),), source=CodeSource(code="1")
     )
     folder = store.prepare(spec.id)
     folder.spec_file.write_text(spec.dumps())
@@ -27,16 +27,16 @@ def make(store, id_=None):
 
 
 def test_a_folder_is_private_and_visible_only_when_published(store):
-    folder = store.prepare(new_id())
-    assert store.ids() == []
+    folder = store.prepare(create_id())
+    assert store.list_ids() == []
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     published = store.publish(folder)
-    assert store.ids() == [published.id]
+    assert store.list_ids() == [published.id]
 
 
 def test_a_spec_survives_the_disk(store):
     folder, spec = make(store)
-    assert folder.spec() == spec
+    assert folder.read_spec() == spec
 
 
 def test_fields_of_a_newer_version_are_ignored():
@@ -49,7 +49,7 @@ def test_fields_of_a_newer_version_are_ignored():
 def test_jobs_are_listed_newest_first_and_found_by_their_last_part(store):
     make(store, "20260101-000000-aaaa")
     make(store, "20260102-000000-bbbb")
-    assert store.ids() == ["20260102-000000-bbbb", "20260101-000000-aaaa"]
+    assert store.list_ids() == ["20260102-000000-bbbb", "20260101-000000-aaaa"]
     assert store.find("aaaa").id == "20260101-000000-aaaa"
 
 
@@ -68,11 +68,11 @@ def test_a_path_is_not_an_id(store, text):
 
 
 def test_ids_are_unique_in_the_same_moment():
-    assert len({new_id(1.0) for _ in range(200)}) > 190
+    assert len({create_id(1.0) for _ in range(200)}) > 190
 
 
 def test_ids_sort_by_time_within_a_second():
-    ids = [new_id(1_795_229_352 + milliseconds / 1000) for milliseconds in range(0, 1000, 5)]
+    ids = [create_id(1_795_229_352 + milliseconds / 1000) for milliseconds in range(0, 1000, 5)]
     assert ids == sorted(ids)
 
 
@@ -90,10 +90,10 @@ def hidden(store, name, age=3600.0):
 def test_a_hidden_folder_is_swept_when_nobody_holds_it(store, name):
     folder = hidden(store, name)
     lock = JobLock.acquire(folder.lock)
-    store.sweep()
+    store.clean_up()
     assert folder.path.is_dir(), "it is being made"
     lock.release()
-    store.sweep()
+    store.clean_up()
     assert not folder.path.exists()
 
 
@@ -103,15 +103,15 @@ def test_a_sweep_keeps_jobs_new_folders_and_foreign_folders(store):
     foreign = [hidden(store, name) for name in (".cache", ".new-thesis", ".old-", ".old-20260101-000000-aaaa-2")]
     elsewhere = hidden(store, "elsewhere")
     (store.jobs / ".old-20260101-000000-bbbb").symlink_to(elsewhere.path)
-    store.sweep()
+    store.clean_up()
     assert all(folder.path.is_dir() for folder in (job, fresh, *foreign, elsewhere))
     assert elsewhere.payload.exists()
 
 
 def test_a_prepared_folder_can_be_discarded_and_a_job_cannot(store):
-    prepared = store.prepare(new_id())
+    prepared = store.prepare(create_id())
     store.discard(prepared)
     assert not prepared.path.exists()
     job, _ = make(store)
     store.discard(job)
-    assert store.ids() == [job.id]
+    assert store.list_ids() == [job.id]

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core.failure import RankView, first_failure, is_echo
+from distdl_jupyter.core.failure import RankView, find_first_failure, is_echo
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State, may_follow
+from distdl_jupyter.core.state import State, can_follow
 from distdl_jupyter.core.view import JobView
 
 SPEC = JobSpec(id="20261121-024912-k3f9", name="digits", node_count=2, process_count_per_node=2, created=100.0)
 
 
 def fold(*events):
-    view = JobView.of(SPEC)
+    view = JobView.from_spec(SPEC)
     for number, event in enumerate(events):
         view.apply({"v": 1, "t": 101.0 + number, **event})
     return view
@@ -31,7 +31,7 @@ def test_states_only_move_forward_and_an_end_is_final(order):
     view = fold(*(state(one.value) for one in order))
     seen = [State.QUEUED]
     for one in order:
-        if may_follow(seen[-1], one):
+        if can_follow(seen[-1], one):
             seen.append(one)
     assert view.state is seen[-1]
     assert sum(one.ended for one in seen) <= 1
@@ -64,9 +64,9 @@ def test_metrics_show_the_newest_value_of_each_rank():
 
 def test_time_left_follows_the_mean_pace():
     view = fold(state("running"), *({"type": "progress", "rank": 0, "done": n, "total": 10} for n in (1, 2, 3)))
-    assert view.remaining(view.progress_at) == pytest.approx(7.0)
-    assert view.remaining(view.progress_at + 2.0) == pytest.approx(5.0)
-    assert view.elapsed(110.0) == 10.0
+    assert view.estimate_remaining(view.progress_at) == pytest.approx(7.0)
+    assert view.estimate_remaining(view.progress_at + 2.0) == pytest.approx(5.0)
+    assert view.compute_elapsed(110.0) == 10.0
 
 
 def test_unknown_events_ranks_and_fields_change_nothing():
@@ -95,47 +95,47 @@ ECHO = ("HorovodInternalError", "ncclCommAbort")
 
 def test_the_earliest_failure_is_the_cause():
     ranks = [rank(0, error=("KeyError", "'b'"), at=2.0), rank(1, error=("KeyError", "'a'"), at=1.0)]
-    failure = first_failure(ranks)
+    failure = find_first_failure(ranks)
     assert (failure.rank, failure.what) == (1, "KeyError: 'a'")
     assert failure.others == [{"rank": 0, "what": "KeyError: 'b'", "after": 1.0}]
 
 
 def test_a_silent_death_comes_before_the_echoes_that_were_heard_earlier():
     ranks = [rank(0, error=ECHO, at=1.0, ended=1.1, code=1), rank(1, signal="KILL", ended=1.05)]
-    assert first_failure(ranks).rank == 1
-    assert first_failure(ranks).what == "ended by SIGKILL"
+    assert find_first_failure(ranks).rank == 1
+    assert find_first_failure(ranks).what == "ended by SIGKILL"
 
 
 def test_a_rank_that_was_stopped_is_never_the_cause():
     ranks = [rank(0, signal="TERM", ended=1.0, evidence="stopped"), rank(1, code=7, ended=2.0)]
-    assert first_failure(ranks).rank == 1
+    assert find_first_failure(ranks).rank == 1
 
 
 def test_a_rank_that_is_lost_with_its_node_is_the_cause_whatever_the_others_said_before():
     lost = rank(1, ended=11.0, evidence="No response from node-b for 10 s.")
     lost.host = "node-b"
-    failure = first_failure([rank(0, error=ECHO, at=3.0, ended=3.1, code=1), lost])
+    failure = find_first_failure([rank(0, error=ECHO, at=3.0, ended=3.1, code=1), lost])
     assert (failure.rank, failure.kind, failure.what) == (1, "lost", "lost with node-b")
     assert failure.evidence == "No response from node-b for 10 s."
 
 
 def test_an_error_before_the_loss_of_a_node_stays_the_cause():
-    assert first_failure([rank(0, error=("KeyError", "'a'"), at=3.0), rank(1, ended=11.0)]).rank == 0
+    assert find_first_failure([rank(0, error=("KeyError", "'a'"), at=3.0), rank(1, ended=11.0)]).rank == 0
 
 
 def test_echoes_alone_still_are_a_failure():
-    assert first_failure([rank(0, error=ECHO, at=1.0)]).rank == 0
+    assert find_first_failure([rank(0, error=ECHO, at=1.0)]).rank == 0
 
 
 def test_no_failure_without_a_failed_rank():
     done = rank(0, ended=1.0, code=0)
     done.ok = True
-    assert first_failure([done, rank(1)]) is None
+    assert find_first_failure([done, rank(1)]) is None
 
 
 def test_a_rank_that_ends_with_code_0_and_without_its_result_has_failed():
     ranks = [rank(0, error=ECHO, at=1.0, ended=1.1, code=1), rank(1, ended=1.05, code=0)]
-    failure = first_failure(ranks)
+    failure = find_first_failure(ranks)
     assert (failure.rank, failure.kind) == (1, "exit")
     assert failure.what == "ended with code 0 before its code was finished"
     assert "os._exit()" in failure.evidence
@@ -143,7 +143,7 @@ def test_a_rank_that_ends_with_code_0_and_without_its_result_has_failed():
 
 
 def test_a_code_of_0_that_somebody_explains_is_no_failure():
-    assert first_failure([rank(0, ended=1.0, code=0, evidence="Another program replaced it (os.exec).")]) is None
+    assert find_first_failure([rank(0, ended=1.0, code=0, evidence="Another program replaced it (os.exec).")]) is None
 
 
 def finished(number, at, step=None):
@@ -157,7 +157,7 @@ def waiting(number, at, step=None, values=()):
 
 
 def test_a_rank_that_finished_while_another_still_stepped_is_told_with_both_steps():
-    failure = first_failure([waiting(0, 25.0, step=4), finished(1, 10.0, step=3)])
+    failure = find_first_failure([waiting(0, 25.0, step=4), finished(1, 10.0, step=3)])
     assert failure.kind == "unequal"
     assert failure.what == (
         "Rank 1 had finished 15 s earlier (step 3) while rank 0 was in step 4: "
@@ -168,14 +168,14 @@ def test_a_rank_that_finished_while_another_still_stepped_is_told_with_both_step
 
 
 def test_the_loop_variable_of_the_waiting_rank_says_its_step():
-    failure = first_failure([waiting(0, 25.0, step=3, values=[["step", "4"]]), finished(1, 10.0, step=3)])
+    failure = find_first_failure([waiting(0, 25.0, step=3, values=[["step", "4"]]), finished(1, 10.0, step=3)])
     assert "while rank 0 was in step 4: the ranks made different numbers of steps" in failure.what
 
 
 @pytest.mark.parametrize(("last", "step"), [(3, 3), (None, None), (None, 4), (4, 3)])
 def test_different_steps_are_not_claimed_where_nothing_says_so(last, step):
     values = [["i", "17"], ["step", "?"], ["pixel", "4"]]
-    failure = first_failure([waiting(0, 10.2, step=step, values=values), finished(1, 10.0, step=last)])
+    failure = find_first_failure([waiting(0, 10.2, step=step, values=values), finished(1, 10.0, step=last)])
     shown = f" (step {last})" if last else ""
     assert failure.what == (
         f"Rank 1 had finished 0.2 s earlier{shown} while rank 0 was still waiting for it: the ranks did not make the "
@@ -185,15 +185,15 @@ def test_different_steps_are_not_claimed_where_nothing_says_so(last, step):
 
 
 def test_a_rank_that_finishes_after_an_echo_is_not_its_cause():
-    assert first_failure([waiting(0, 10.0), finished(1, 10.5)]).kind == "exception"
+    assert find_first_failure([waiting(0, 10.0), finished(1, 10.5)]).kind == "exception"
 
 
 def test_a_rank_that_delivered_its_result_never_ended_because_of_another():
     stopped = finished(1, 1.0)
     stopped.status, stopped.signal, stopped.ended = "ended", "TERM", 5.0
-    failure = first_failure([rank(0, error=("KeyError", "'a'"), at=3.0), stopped])
+    failure = find_first_failure([rank(0, error=("KeyError", "'a'"), at=3.0), stopped])
     assert (failure.rank, failure.others) == (0, [])
-    failure = first_failure([waiting(0, 3.0), stopped])
+    failure = find_first_failure([waiting(0, 3.0), stopped])
     assert (failure.rank, failure.kind) == (0, "unequal")
 
 
@@ -228,14 +228,14 @@ def test_a_canceled_job_has_no_failure():
 def test_what_a_launcher_stops_because_another_rank_crashed_after_its_work():
     crashed = RankView(1, status="ended", ok=True, signal="ABRT", ended=2.0)
     done = RankView(0, status="ended", ok=True, signal="TERM", evidence="stopped", ended=2.0)
-    assert first_failure([done, crashed]) is None
+    assert find_first_failure([done, crashed]) is None
     working = RankView(0, status="ended", signal="TERM", evidence="stopped", ended=2.0)
-    assert first_failure([working, crashed]).rank == 1
+    assert find_first_failure([working, crashed]).rank == 1
 
 
 def test_time_in_a_queue_is_neither_run_time_nor_paid():
     spec = dataclasses.replace(SPEC, node_count=1, price_per_hour=3600.0, currency="USD")
-    view = JobView.of(spec)
+    view = JobView.from_spec(spec)
     events = [
         ("state", 100.0, {"state": "queued"}),
         ("queue", 100.0, {"position": 1, "of": 1}),
@@ -249,11 +249,18 @@ def test_time_in_a_queue_is_neither_run_time_nor_paid():
     seen = {}
     for type_, t, fields in events:
         view.apply({"type": type_, "t": t, **fields})
-        seen[t] = (view.waiting_time(t), view.run_time(t), view.cost(t))
+        seen[t] = (view.compute_wait(t), view.compute_run_time(t), view.compute_cost(t))
     assert seen[147.0] == (47.0, 0.0, 0.0)
     assert seen[150.0] == (47.0, 3.0, 3.0)
-    assert (view.waiting_time(160.0), view.run_time(160.0)) == (77.0, 6.0)  # it has ended: any moment is the end
+    assert (view.compute_wait(160.0), view.compute_run_time(160.0)) == (
+        77.0,
+        6.0,
+    )  # it has ended: any moment is the end
     assert seen[183.0] == (77.0, 6.0, 6.0)
-    waiting = JobView.of(spec)
+    waiting = JobView.from_spec(spec)
     waiting.apply({"type": "phase", "t": 100.0, "phase": "start", "detail": "Resources"})  # of Slurm, for example
-    assert (waiting.waiting_time(100.5), waiting.waiting_time(130.0), waiting.run_time(130.0)) == (0.0, 30.0, 0.0)
+    assert (waiting.compute_wait(100.5), waiting.compute_wait(130.0), waiting.compute_run_time(130.0)) == (
+        0.0,
+        30.0,
+        0.0,
+    )

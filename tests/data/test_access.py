@@ -8,7 +8,7 @@ from azure.core.exceptions import HttpResponseError
 
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.azure.identity import open_blob_service
-from distdl_jupyter.core.data import source
+from distdl_jupyter.core.data import parse_source
 from distdl_jupyter.core.errors import DataUnavailable, NotSignedIn
 from distdl_jupyter.data import sources, stores
 
@@ -22,7 +22,7 @@ def container(blob):
 
 
 def signed(place):
-    one = source("train", place)
+    one = parse_source("train", place)
     account = open_blob_service(one.account)
     return sources.sign_source(account, one, is_blob=sources.list_blobs(account, one).is_single)
 
@@ -88,7 +88,7 @@ def test_a_refusal_is_a_sentence_with_its_remedy(container, blob, blob_proxy, st
 
 def test_an_account_that_no_name_service_knows(blob):
     blob.blob_at("https://{account}.blob.invalid")
-    one = source("train", "blob://nobody/data")
+    one = parse_source("train", "blob://nobody/data")
     account = open_blob_service("nobody")
     account._config.retry_policy.total_retries = 0
     with pytest.raises(DataUnavailable, match="The name of the storage account cannot be resolved"):

@@ -6,17 +6,17 @@ import hashlib
 import pytest
 
 from distdl_jupyter.azure.identity import open_blob_service
-from distdl_jupyter.core.data import source
+from distdl_jupyter.core.data import parse_source
 from distdl_jupyter.core.errors import DataUnavailable, InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import new_id
+from distdl_jupyter.core.store import create_id
 from distdl_jupyter.data import sources
 from distdl_jupyter.data.stager import Item
 from distdl_jupyter.data.staging import JobStaging
 
 
 def listed(place):
-    one = source("train", place)
+    one = parse_source("train", place)
     return sources.list_blobs(open_blob_service(one.account), one)
 
 
@@ -83,10 +83,10 @@ def test_a_blob_in_the_archive_is_named_before_anything_is_fetched(blob):
 )
 def test_the_limit_of_the_cache_is_a_number_of_bytes_with_or_without_a_unit(monkeypatch, given, limit):
     monkeypatch.setenv("DISTDL_DATA_CACHE_BYTES", given)
-    assert JobStaging(JobSpec(id=new_id(), name="n"), print, print).build_request(0)["limit_bytes"] == limit
+    assert JobStaging(JobSpec(id=create_id(), name="n"), print, print).build_request(0)["limit_bytes"] == limit
 
 
 def test_a_limit_of_the_cache_that_cannot_be_read_is_refused(monkeypatch):
     monkeypatch.setenv("DISTDL_DATA_CACHE_BYTES", "much")
     with pytest.raises(InvalidSpec, match=r"DISTDL_DATA_CACHE_BYTES must be a size, not 'much'"):
-        JobStaging(JobSpec(id=new_id(), name="n"), print, print).prepare()
+        JobStaging(JobSpec(id=create_id(), name="n"), print, print).prepare()

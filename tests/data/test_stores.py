@@ -13,7 +13,7 @@ import urllib.request
 import pytest
 
 import distdl_jupyter
-from distdl_jupyter.core.data import source
+from distdl_jupyter.core.data import parse_source
 from distdl_jupyter.core.errors import DataUnavailable, InvalidSpec
 from distdl_jupyter.data import sources, stores
 from tests.conftest import wait_for
@@ -115,7 +115,7 @@ def submit(**options):
 
 
 def listed(place):
-    return sources.list_store(source("train", place))
+    return sources.list_store(parse_source("train", place))
 
 
 @pytest.mark.readme("S3")
@@ -235,7 +235,7 @@ def test_a_file_without_a_version_is_refused(web):
 )
 def test_places_that_cannot_be_are_refused_by_their_words(place, says):
     with pytest.raises(InvalidSpec, match=re.escape(says)) as refused:
-        source("train", place)
+        parse_source("train", place)
     assert "word" not in str(refused.value).replace("password", "")
 
 
@@ -243,4 +243,4 @@ def test_places_that_cannot_be_are_refused_by_their_words(place, says):
     "place", ["s3://bucket/a/b", "gs://my_bucket", "https://host:8443/a b/c.csv", "s3://bucket/set?shard"]
 )
 def test_a_place_reads_back_as_it_was_written(place):
-    assert source("train", place).url == place
+    assert parse_source("train", place).url == place

@@ -14,8 +14,8 @@ from nbclient import NotebookClient
 import distdl_jupyter
 from distdl_jupyter import cli
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.aliases import ALIASES, TOTALS
-from distdl_jupyter.core.options import ABOUT
+from distdl_jupyter.core.aliases import ALIASES, TOTAL_NAMES
+from distdl_jupyter.core.options import OPTIONS
 from distdl_jupyter.form.arguments import make_cell_parser
 from tests.docs.blocks import ROOT, blocks, pages
 
@@ -45,9 +45,12 @@ def every(kind):
 
 def options():
     plugins = {
-        field.name for kind in registry.KINDS for name in registry.names(kind) for field in registry.options(kind, name)
+        field.name
+        for kind in registry.KINDS
+        for name in registry.list_names(kind)
+        for field in registry.get_options(kind, name)
     }
-    return {*ABOUT, *ALIASES, *TOTALS, *plugins}
+    return {*OPTIONS, *ALIASES, *TOTAL_NAMES, *plugins}
 
 
 @pytest.mark.parametrize("block", every("python"))

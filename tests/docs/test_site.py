@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from distdl_jupyter.api import openapi
-from distdl_jupyter.core.options import ABOUT
+from distdl_jupyter.core.options import OPTIONS
 from distdl_jupyter.worker import hints
 from tests.docs.blocks import DOCS, ROOT, pages
 
@@ -32,7 +32,7 @@ def written(tmp_path_factory):
 
 
 def test_the_reference_has_every_option_call_and_command(written):
-    assert [name for name in ABOUT if f"## `{name}`" not in written["options"]] == []
+    assert [name for name in OPTIONS if f"## `{name}`" not in written["options"]] == []
     assert [path for path in openapi.create_document()["paths"] if f"## `{path}`" not in written["http"]] == []
     assert "## `distdl submit`" in written["command-line"]
     assert "### `Job.result`" in written["python"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from distdl_jupyter.core.machine import cache_directory
+from distdl_jupyter.core.machine import get_cache_directory
 from distdl_jupyter.environment import build
 from distdl_jupyter.environment.build import Recipe, find_wheel, lock, store_wheel
 from distdl_jupyter.environment.inspection import Inspection
@@ -81,11 +81,11 @@ def test_the_cache_lies_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("DISTDL_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert tmp_path in cache_directory().parents
+    assert tmp_path in get_cache_directory().parents
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_directory() == tmp_path / "xdg" / "distdl"
+    assert get_cache_directory() == tmp_path / "xdg" / "distdl"
     monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "own"))
-    assert cache_directory() == tmp_path / "own"
+    assert get_cache_directory() == tmp_path / "own"
 
 
 @pytest.fixture

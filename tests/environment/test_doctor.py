@@ -267,7 +267,7 @@ def test_what_installs_packages_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_spark_wants_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(doctor, "installed_version", lambda *names: "4.3.0" if "pyspark" in names else "")
+    monkeypatch.setattr(doctor, "find_version", lambda *names: "4.3.0" if "pyspark" in names else "")
     monkeypatch.setattr(doctor, "get_tensorflow_version", lambda: "")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert [(row.name, row.status) for row in doctor._check_frameworks()] == [("Spark", "warn")]

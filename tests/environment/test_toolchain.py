@@ -80,7 +80,7 @@ def test_what_any_horovod_needs_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(toolchain, "machinery", finder)
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
     monkeypatch.setattr(sysconfig, "get_path", lambda _name: str(tmp_path))
-    monkeypatch.setattr(toolchain, "installed_version", lambda *_names: "")
+    monkeypatch.setattr(toolchain, "find_version", lambda *_names: "")
     pip, system, torch = toolchain.find_missing_for_install()
     assert "has no pip" in pip.problem
     assert "ensurepip" in pip.remedy

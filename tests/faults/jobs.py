@@ -108,7 +108,7 @@ def kill_supervisor(job, *, watchdog=False, also=()):
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs([supervisor], 5.0)
-        if not locks.holder(job.folder.lock).is_held:
+        if not locks.read_holder(job.folder.lock).is_held:
             return held
         assert time.monotonic() < until, f"{job} has a supervisor that cannot be killed"
 

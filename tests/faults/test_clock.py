@@ -34,10 +34,10 @@ MAKE = """
 import sys, threading, time
 from distdl_jupyter.jobs import client
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.store import JobStore, create_id
 
 def make():
-    spec, folder = client._prepare_folder(JobStore(), JobSpec(id=new_id(), name="one"))
+    spec, folder = client._prepare_folder(JobStore(), JobSpec(id=create_id(), name="one"))
     folder.spec_file.write_text(spec.dumps())
     JobStore().publish(folder)
     made.append(spec.id)
@@ -74,7 +74,7 @@ def test_two_hundred_submits_in_the_same_instant(injected):
     ids = [id_ for process in processes for id_ in made(process)]
     assert len(ids) == len(set(ids)) == 200
     assert all(map(is_id, ids))
-    assert sorted(ids) == sorted(JobStore().ids())
+    assert sorted(ids) == sorted(JobStore().list_ids())
     assert all(path.joinpath("spec.json").exists() for path in JobStore().jobs.iterdir())
     injected(200)
 
@@ -88,7 +88,7 @@ def test_a_clock_set_back_between_submits(zone, injected, monkeypatch):
     moments = ["2026-10-25 02:59:59", "2026-10-25 01:00:00", "2026-10-25 02:10:00", "2026-10-25 03:00:30",
                "2025-01-01 00:00:00", "2026-12-31 23:59:59", "1980-01-01 00:00:00"]  # fmt: skip
     ids = [id_ for moment in moments for id_ in made(make(moment, rounds=3))]
-    assert JobStore().ids() == ids[::-1]
+    assert JobStore().list_ids() == ids[::-1]
     assert len(set(ids)) == len(moments) * 3
     assert all(map(is_id, ids))
     injected(len(moments))
@@ -155,7 +155,7 @@ def test_a_clock_set_while_a_job_runs(tmp_path, injected):
     for read in (events_of, lines):
         moments = times(clock.job, read)
         assert moments == sorted(moments)
-    assert 0 < view.elapsed(0) <= lasted + 1
+    assert 0 < view.compute_elapsed(0) <= lasted + 1
     assert all(phase.seconds is None or phase.seconds >= 0 for phase in view.phases)
     assert list(clock.job.metrics()["step"]) == list(range(len(clock.job.metrics())))
 
@@ -259,6 +259,6 @@ def test_remove_while_starting_and_twice(injected):
         told = list(pool.map(remove, range(8)))
     assert told.count("removed") == 1
     assert set(told) <= {"removed", "JobNotFound"}
-    assert JobStore().ids() == []
+    assert JobStore().list_ids() == []
     assert list(JobStore().jobs.iterdir()) == []
     injected(8)

@@ -255,7 +255,7 @@ def test_a_submit_on_a_full_disk(disk, tmp_path):
         first.rerun()
     listed = distdl("ls", code=None)
     assert (listed.returncode, listed.stderr) == (0, "")
-    assert JobStore().ids() == [first.id]
+    assert JobStore().list_ids() == [first.id]
     assert len(list(JobStore().jobs.iterdir())) == 1
 
 

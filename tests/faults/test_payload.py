@@ -48,7 +48,7 @@ def test_what_cannot_be_pickled(kind):
     assert "InvalidSpec" in last, done.stderr[-2000:]
     assert "thing" in last
     assert remedy in last
-    assert JobStore().ids() == []
+    assert JobStore().list_ids() == []
 
 
 @pytest.mark.fault(
@@ -117,7 +117,7 @@ def test_values_larger_than_the_disk(distdl_home):
         done = as_a_notebook(LARGE.replace("SIZE", "20_000_000"))
         assert done.stdout.startswith("DiskRefused"), done.stdout + done.stderr
         assert "Free space on that disk, or" in done.stdout
-        assert JobStore().ids() == []
+        assert JobStore().list_ids() == []
     finally:
         disks.unmount(distdl_home)
 

@@ -63,7 +63,7 @@ def thread_at(taken, rank, function):
 def test_a_rank_that_skips_a_collective_operation(how, backend):
     job = run(how, backend)
     module = "torch.distributed" if backend == "torch" else "hvd"
-    taken = wait_for(lambda: (found := job.stacks(30)).ranks[0].main.waits_in.startswith(module) and found, 60)
+    taken = wait_for(lambda: (found := job.stacks(30)).ranks[0].main.awaited_call.startswith(module) and found, 60)
     assert taken.missing == {}
     assert taken.outliers == (1,)
     assert [group.ranks for group in taken.groups()] == [(1,), (0,)]
@@ -106,7 +106,7 @@ def test_a_stopped_rank():
         assert taken.ranks[1].main.user_frame.source == "time.sleep(3600)"
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert job.stacks(30).ranks[0].main.waits_in == "torch.distributed.all_reduce"
+    assert job.stacks(30).ranks[0].main.awaited_call == "torch.distributed.all_reduce"
     end(job)
 
 

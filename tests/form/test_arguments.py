@@ -7,7 +7,7 @@ import pytest
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.aliases import ALIASES
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.options import ABOUT
+from distdl_jupyter.core.options import OPTIONS
 from distdl_jupyter.form.arguments import get_job_options, make_cell_parser, mask_secrets, parse_value
 from distdl_jupyter.magic.commands import update_defaults
 
@@ -52,7 +52,7 @@ def test_at_most_five_flags_answer_an_unknown_one(line):
 def test_every_common_option_and_every_alias_is_a_flag():
     parser = make_cell_parser()
     parser.add_deferred_flags()
-    assert set(ABOUT) <= {action.dest for action in parser._actions}
+    assert set(OPTIONS) <= {action.dest for action in parser._actions}
     flags = {flag for action in parser._actions for flag in action.option_strings}
     for alias in ALIASES:
         assert f"--{alias.replace('_', '-')}" in flags or alias == "useGpu", alias

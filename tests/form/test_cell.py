@@ -22,7 +22,7 @@ BODY = "import horovod.torch as hvd\nbatch_size = 8\nx.sum() + lr"
 
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "gpu_numbers", list)
+    monkeypatch.setattr(machine, "list_gpu_numbers", list)
 
 
 def test_the_line_that_is_written_means_what_the_line_that_was_read_meant(monkeypatch: pytest.MonkeyPatch) -> None:

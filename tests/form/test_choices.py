@@ -71,7 +71,7 @@ def test_backends_are_offered_once_with_their_options() -> None:
 
 
 def test_horovod_says_for_which_frameworks_it_was_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distdl_jupyter.backends.base.installed_version", lambda *names: f"{names[0]}-1")
+    monkeypatch.setattr("distdl_jupyter.backends.base.find_version", lambda *names: f"{names[0]}-1")
     found = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr("distdl_jupyter.backends.horovod.find_spec", lambda name: found)
 

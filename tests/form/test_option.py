@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from distdl_jupyter import cli
-from distdl_jupyter.core.options import ABOUT, DEFAULTS, About
+from distdl_jupyter.core.options import DEFAULTS, OPTIONS, OptionInfo
 from distdl_jupyter.form.arguments import get_job_options, make_cell_parser, make_sweep_parser
 from distdl_jupyter.jobs import jobspec
 from distdl_jupyter.magic.commands import update_defaults
@@ -17,8 +17,8 @@ from tests.form.page import Page, asked
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
 
-TEA = About(
-    check=ABOUT["priority"].check,
+TEA = OptionInfo(
+    check=OPTIONS["priority"].check,
     help="Minutes of tea before the start",
     metavar="N",
     value_type=int,
@@ -28,7 +28,7 @@ TEA = About(
 
 @pytest.fixture(autouse=True)
 def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ABOUT, "tea_minutes", TEA)
+    monkeypatch.setitem(OPTIONS, "tea_minutes", TEA)
     monkeypatch.setitem(DEFAULTS, "tea_minutes", None)
     planned = jobspec.plan_spec  # the spec has no such field
 
@@ -71,7 +71,7 @@ def test_magics_command_line_and_defaults_have_it(capsys: pytest.CaptureFixture[
 
 
 def test_an_option_that_says_so_has_no_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ABOUT, "tea_minutes", replace(TEA, in_form=False))
+    monkeypatch.setitem(OPTIONS, "tea_minutes", replace(TEA, is_in_form=False))
     shown = asked("%%distributed -p 1 --tea-minutes 5\n1")
     assert "tea_minutes" not in [one["name"] for one in shown["choices"]["options"]]
     assert shown["magic"].endswith("--tea-minutes 5")

@@ -39,7 +39,7 @@ def secret_reader() -> str | None:
 @pytest.fixture(autouse=True)
 def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "cores", lambda: 2)
-    monkeypatch.setattr(machine, "gpu_numbers", list)
+    monkeypatch.setattr(machine, "list_gpu_numbers", list)
 
 
 def codes(form: Page) -> list[str]:
@@ -140,7 +140,7 @@ def test_automatic_is_one_process_per_gpu_of_the_chosen_size() -> None:
 
 
 def test_a_machine_with_gpus_begins_with_one_process_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "gpu_numbers", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(machine, "list_gpu_numbers", lambda: [0, 1, 2, 3])
     form = Page(alone)
     assert form.automatic
     assert form.process_count_per_node == 4

@@ -15,7 +15,7 @@ def band_of(points, name="loss"):
     book = SeriesBook()
     for rank, step, value in points:
         book.apply({"type": "metric", "t": 1.0, "rank": rank, "step": step, "values": {name: value}})
-    return book.band(name)
+    return book.get_band(name)
 
 
 def paths(picture, **wanted):

@@ -7,7 +7,7 @@ from itertools import combinations
 import plotly.graph_objects as go
 import pytest
 
-from distdl_jupyter.core.series import Earlier
+from distdl_jupyter.core.series import EarlierJob
 from distdl_jupyter.views.curve import make_curve
 from distdl_jupyter.views.wire import to_json
 from tests.core.test_figure import book_of, story
@@ -100,7 +100,7 @@ def test_log_needs_positive_values_and_says_so(draw):
 
 
 def test_the_job_that_was_forked_is_behind_with_a_ring_at_the_step(draw):
-    made = draw(story(), earlier=Earlier(story(1), "k3f9x", 80.0))
+    made = draw(story(), earlier=EarlierJob(story(1), "k3f9x", 80.0))
     line, ring = made["data"][-2:]
     assert (line["name"], ring["x"], ring["y"]) == ("k3f9x", [80.0], [line["y"][10]])
 
@@ -112,7 +112,7 @@ def test_metrics_without_values_are_empty_figures(draw):
 
 def test_compared_jobs_are_lines_whose_names_are_text(node):
     jobs = [{"id": "20261121-024900-aaaaa", "name": "<b>x</b>"}, {"id": "20261121-024900-bbbbb", "name": "d" * 40}]
-    bands = [to_json(book.band("loss")) for book in (story(1, 100), book_of([]))]
+    bands = [to_json(book.get_band("loss")) for book in (story(1, 100), book_of([]))]
     made = node("ui.comparedFigure('loss', given[0], given[1], ui.coloursOf(false, ''))", [jobs, bands])
     go.Figure(made)
     assert [trace["name"] for trace in made["data"]] == ["&lt;b&gt;x&lt;/b&gt; aaaaa", f"{'d' * 23}… bbbbb"]

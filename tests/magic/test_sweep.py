@@ -33,6 +33,6 @@ def test_a_line_that_cannot_be_read_is_refused(line, says):
 ])  # fmt: skip
 def test_a_cell_that_could_not_be_varied_is_refused(distdl_home, cell, says):
     parameters = {"lr": Choice((1, 2))}
-    draft = capture.capture_cell(cell, space.first_values(parameters))
+    draft = capture.capture_cell(cell, space.get_first_values(parameters))
     with pytest.raises(InvalidSpec, match=says):
         sweeps.sweep_draft(draft, parameters)

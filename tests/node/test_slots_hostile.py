@@ -21,7 +21,7 @@ import pytest
 from distdl_jupyter.clusters import queueing
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.jobs import job_queue
 from distdl_jupyter.node import processes, slots
 from distdl_jupyter.node.slots import QueueSlot, ResourceRequest
@@ -479,7 +479,7 @@ def test_events_of_a_waiting_job_are_few_and_small(attacker, slot, folder, distd
     turn = mine.acquire(ResourceRequest(1, GPUS[:1], {"cores": 1.0}))
     view = queueing.build_view(turn, ResourceRequest(1, GPUS[:1], {"cores": 1.0}), {}, 0)
     store = JobStore()
-    spec = JobSpec(id=new_id(), name="mine", created=time.time())
+    spec = JobSpec(id=create_id(), name="mine", created=time.time())
     made = store.prepare(spec.id)
     made.spec_file.write_text(spec.dumps())
     lock = JobLock.acquire(made.lock)

@@ -121,7 +121,7 @@ def plugins() -> Iterator[str]:
         for name in PROJECT["entry-points"][f"distdl_jupyter.{kind}"]:
             plugin = f"{kind[:-1]} {name}"
             labels = getattr(registry.get(kind, name), "labels", {})
-            options = (field.name for field in registry.options(kind, name) if not field.name.startswith("_"))
+            options = (field.name for field in registry.get_options(kind, name) if not field.name.startswith("_"))
             yield from (plugin, *(f"{plugin}: {option}" for option in options), *(f"backend {name}" for name in labels))
 
 

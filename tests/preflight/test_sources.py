@@ -7,13 +7,13 @@ import pytest
 
 from distdl_jupyter import preflight
 from distdl_jupyter.capture import capture_cell
-from distdl_jupyter.core.data import sources
+from distdl_jupyter.core.data import parse_sources
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
 
 
 def found(code, data):
-    spec = dataclasses.replace(JobSpec(id="", name=""), data=sources(data))
+    spec = dataclasses.replace(JobSpec(id="", name=""), data=parse_sources(data))
     draft = capture_cell(code, {}, execution_count=7, first_line=1)
     return {finding.code: finding for finding in preflight.check(draft, spec)}
 
@@ -40,7 +40,7 @@ def test_a_source_that_is_not_given(data, says):
 
 def test_a_dataframe_is_refused_with_what_to_do():
     with pytest.raises(InvalidSpec) as refused:
-        sources({"train": pd.DataFrame({"x": [1]})})
+        parse_sources({"train": pd.DataFrame({"x": [1]})})
     assert refused.value.code == "data-not-an-address"
     assert "dataframe.write.parquet(" in refused.value.hint
 

@@ -18,7 +18,7 @@ from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.space import SweepPlan
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.rerun import EarlierCode
 from distdl_jupyter.node import run_dir
@@ -133,7 +133,7 @@ def test_a_look_at_jobs_of_another_user_starts_nothing_that_they_name(distdl_hom
     plan = SweepPlan(parameters=space.check_space({"lr": [1, 2]}), trials=2, metric="loss")
     for kind in ("jobs", "sweeps"):
         store = JobStore(kind=kind)
-        folder = store.publish(store.prepare(new_id()))
+        folder = store.publish(store.prepare(create_id()))
         group = Group(kind="sweep", id=folder.id, name="n", size=2, plan=plan) if kind == "sweeps" else None
         spec = JobSpec(id=folder.id, name="n", cluster="ssh", compute_target="ssh", python=str(program), group=group)
         folder.spec_file.write_text(spec.dumps())
@@ -145,7 +145,7 @@ def test_a_look_at_jobs_of_another_user_starts_nothing_that_they_name(distdl_hom
         assert "belongs to another user (uid 4321)" in why
     time.sleep(0.5)
     assert not (tmp_path / "started").exists()
-    assert not JobStore().folder(jobs()[0].id).summary.exists()
+    assert not JobStore().get_folder(jobs()[0].id).summary.exists()
 
 
 def test_a_value_that_others_may_have_written_is_not_opened(tmp_path):
@@ -207,7 +207,7 @@ def let_others_write(folder, name, mode):
 def test_a_rerun_copies_nothing_that_somebody_else_could_have_put_there(tmp_path, name, mode):
     """``mode`` None stands for a symbolic link."""
     earlier, new = ended_job(tmp_path / "a"), ended_job(tmp_path / "b")
-    code = EarlierCode(earlier, earlier.spec())
+    code = EarlierCode(earlier, earlier.read_spec())
     code.write(new)
     if mode is None:
         (earlier.path / name).rename(earlier.path / "elsewhere")
@@ -228,7 +228,7 @@ def test_files_of_another_user_never_become_the_user_s_own(tmp_path, name):
     os.chown(earlier.path / name, 4321, 4321)
     shutil.rmtree(new.checkpoints)
     with pytest.raises(JobNotFound, match="belongs to another user"):
-        EarlierCode(earlier, earlier.spec(), checkpoints="all").write(new)
+        EarlierCode(earlier, earlier.read_spec(), checkpoints="all").write(new)
     assert not new.checkpoints.exists()
 
 

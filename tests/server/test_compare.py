@@ -18,8 +18,8 @@ def jobs(distdl_home):
 def test_what_the_jobs_ran_with_is_compared_and_can_be_had(server, jobs):
     for id_, version, diff in zip(jobs, ("1.0", "2.0"), ("+lr = 0.1\n", ""), strict=True):
         packages = {"torch": "2.13.0", "oneleaf": version}
-        JobStore().folder(id_).add_environment(python="3.11.7 (main)", packages=packages)
-        JobStore().folder(id_).add_environment(git=GitState("0123456789abcdef", "main", diff=diff))
+        JobStore().get_folder(id_).add_environment(python="3.11.7 (main)", packages=packages)
+        JobStore().get_folder(id_).add_environment(git=GitState("0123456789abcdef", "main", diff=diff))
     rows = {row["field"]: row for row in server.get("/compare", ids=",".join(jobs))["rows"]}
     assert rows["git"]["values"] == ["main 0123456789, with changes", "main 0123456789"]
     assert rows["package.oneleaf"]["values"] == ["1.0", "2.0"]

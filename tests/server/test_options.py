@@ -43,7 +43,7 @@ def test_every_type_has_its_schema():
     }
 
 
-@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in registry.KINDS for n in registry.names(k)])
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in registry.KINDS for n in registry.list_names(k)])
 def test_the_schema_of_every_plug_in_is_one_and_takes_its_defaults(kind, name):
     schema = create_json_schema(registry.get(kind, name).Options)
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.timeout(120)
 def test_the_setting_deletes_old_jobs_at_the_start_and_once_a_day(root):
     folders = [finished.job(number) for number in range(3)]
     with serve(root, traits={"prune_keep": 1}):
-        wait_for(lambda: JobStore().ids() == [folders[2].id], what="two jobs to go")
+        wait_for(lambda: JobStore().list_ids() == [folders[2].id], what="two jobs to go")
     newer = finished.job(9)
     with serve(root, traits={"prune_keep": 1}) as server:
         assert retention.prune_daily(None, 1) is None
         assert len(server.get("/jobs")) == 2
-    assert set(JobStore().ids()) == {folders[2].id, newer.id}
+    assert set(JobStore().list_ids()) == {folders[2].id, newer.id}
 
 
 def test_a_setting_that_is_wrong_deletes_nothing_and_is_told(root, caplog):

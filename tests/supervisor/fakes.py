@@ -123,7 +123,7 @@ class FailingCluster(LocalCluster):
 
     def sweep(self, job_id, handle):
         found = super().sweep(job_id, handle)
-        fails = JobStore().find(job_id).spec().cluster_options.get("fails") if not found else ""
+        fails = JobStore().find(job_id).read_spec().cluster_options.get("fails") if not found else ""
         if fails == "sweep":
             raise DistDLError("node-b does not answer.", hint="Look at it yourself: ssh node-b ps.")
         return found

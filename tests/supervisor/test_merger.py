@@ -8,7 +8,7 @@ import time
 import pytest
 
 from distdl_jupyter.clusters.base import Stream
-from distdl_jupyter.core.events import number_to_json
+from distdl_jupyter.core.events import encode_number
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
@@ -43,12 +43,12 @@ def curves(reports, restarts=()):
 def shown(book):
     return {
         name: [
-            [dataclasses.replace(row, time=0.0, mean=row.mean and round(row.mean, 9)) for row in book.band(name).rows],
-            book.band(name).marks, book.count(name), repr(book.band(name).last), book.band(name).last_step,
-            [(n.rank, n.steps, n.count, repr(n.last)) for n in book.lines(name)],
-            [[value and round(value, 9) for value in one.values] for one in book.lines(name)],
+            [dataclasses.replace(row, time=0.0, mean=row.mean and round(row.mean, 9)) for row in band.rows],
+            band.marks, book.count_points(name), repr(band.last), band.last_step,
+            [(n.rank, n.steps, n.count, repr(n.last)) for n in book.get_curves(name)],
+            [[value and round(value, 9) for value in one.values] for one in book.get_curves(name)],
         ]
-        for name in book.names
+        for name in book.names for band in (book.get_band(name),)
     }  # fmt: skip
 
 
@@ -76,14 +76,14 @@ def test_curves_and_view_of_thinned_metrics_are_those_of_all(folder, ranks, diso
         for rank in range(ranks):
             at = step - pick.randrange(500) if pick.random() < disorder else step
             reports.append((rank, at, values_of(pick, step)))
-            values = {name: number_to_json(value) for name, value in reports[-1][2].items()}
+            values = {name: encode_number(value) for name, value in reports[-1][2].items()}
             recorder.take(STREAMS[rank], [RankReport({"type": "metric", "step": at, "values": values})])
     recorder.close()
     written = metrics(folder)
     assert len(written) < 0.9 * len(reports)
     assert sum(event.get("reports", 1) for event in written) == len(reports)
     assert read_curves(folder) == curves(reports)
-    view = JobView.of(SPEC)
+    view = JobView.from_spec(SPEC)
     for event in events_of(folder):
         view.apply(event)
     assert view.to_json() == recorder.view.to_json()

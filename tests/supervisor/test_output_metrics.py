@@ -169,7 +169,7 @@ def reported(recorder, step, **metrics):
 
 
 def folded(folder):
-    view, book = JobView.of(SPEC), SeriesBook()
+    view, book = JobView.from_spec(SPEC), SeriesBook()
     for event in events_of(folder):
         view.apply(event)
         book.apply(event)
@@ -186,7 +186,7 @@ def test_printed_metrics_are_marked_and_folded_like_reported_ones(folder):
     assert view.output_metrics == ["loss"]
     assert make_curve(book, "loss").from_output
     assert format_label(view, "loss") == "loss (from the output)"
-    assert (view.metrics["loss"].mean, book.count("loss")) == (3, 3)
+    assert (view.metrics["loss"].mean, book.count_points("loss")) == (3, 3)
     assert (view.done, view.ranks[1].last_step) == (None, 2)
 
 
@@ -201,7 +201,7 @@ def test_reported_metric_replaces_what_was_read_and_ends_the_reading_of_all_rank
     assert view.output_metrics == ["accuracy"]
     assert not make_curve(book, "loss").from_output
     assert {name: metric.count for name, metric in view.metrics.items()} == {"accuracy": 1, "loss": 1}
-    assert [row.step for row in book.band("loss").rows] == [7]
+    assert [row.step for row in book.get_band("loss").rows] == [7]
     assert read_metrics(folder).drop(columns="time").fillna(-1).to_dict("list") == {
         "rank": [0, 0], "step": [1, 7], "accuracy": [0.5, -1], "loss": [-1, 2],
     }  # fmt: skip
@@ -232,7 +232,7 @@ def test_printed_progress_is_taken_until_a_rank_reports_its_own(folder):
 
 
 def test_name_of_a_printed_metric_holds_no_secret(folder):
-    recorder = EventRecorder(folder, SPEC, Redactor.of({}, {"MY_TOKEN": "correct-horse-battery"}))
+    recorder = EventRecorder(folder, SPEC, Redactor.from_variables({}, {"MY_TOKEN": "correct-horse-battery"}))
     printed(recorder, '{"loss": 0.5, "correct-horse-battery": 3}')
     recorder.close()
     assert "loss" in recorder.view.metrics

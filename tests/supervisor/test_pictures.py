@@ -8,7 +8,7 @@ import tempfile
 import pytest
 
 from distdl_jupyter.clusters.base import Stream
-from distdl_jupyter.core.logfile import last_lines, lines_of
+from distdl_jupyter.core.logfile import read_last_lines, split_lines
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.supervisor.log_reader import LineSplitter, RankReport
@@ -52,9 +52,9 @@ def test_a_picture_is_kept_and_its_line_says_where(folder):
     events = all_written(folder)
     assert [event["text"] for event in events if event["type"] == "log"] == ["before", "[picture 1: 640×480]", "after"]
     assert not any("iVBOR" in str(event) for event in events)
-    for lines in (last_lines(folder.log, 3)[0], list(lines_of(events, folder.path))):
+    for lines in (read_last_lines(folder.log, 3)[0], list(split_lines(events, folder.path))):
         assert [line.text for line in lines] == ["before", f"[picture 1: 640×480] {file}", "after"]
-    view = JobView.of(spec())
+    view = JobView.from_spec(spec())
     for event in events:
         view.apply(event)
     (shown,) = view.pictures

@@ -153,7 +153,7 @@ def test_what_a_kept_stream_says_carries_the_place_behind_it_also_when_it_is_wri
 
 
 def test_lines_are_counted_now_and_then_so_that_a_reader_need_not_read_all(folder, monkeypatch):
-    monkeypatch.setattr(logfile, "COUNT_EVERY", 5000)
+    monkeypatch.setattr(logfile, "COUNT_INTERVAL_BYTES", 5000)
     folder.spec_file.write_text(spec().dumps())
     recorder = EventRecorder(folder, spec())
     for number in range(1000):
@@ -220,7 +220,7 @@ def test_another_supervisor_goes_on_with_the_limit_and_with_the_connected_ranks(
     third = recorder()
     third.take(KEPT, [LogText("b" * 49, end=200), LogText("c" * 59, end=260), LogText("d" * 59, end=320)])
     third.close()
-    assert len(logfile.parts(folder.log)) == 2
+    assert len(logfile.list_parts(folder.log)) == 2
     fourth = recorder()
     assert fourth.view.lines == third.view.lines == 7
     fourth.take(KEPT, [LogText("e" * 39, end=360)])

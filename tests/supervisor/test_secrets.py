@@ -21,10 +21,10 @@ def redactor(folder, *shown):
 def test_an_argument_that_is_shown_masked_is_masked_everywhere(tmp_path, true):
     (tmp_path / "payload.json").write_text(json.dumps({"arguments": true}))
     shown = [word.replace(SECRET, MASK) for word in true]
-    assert redactor(tmp_path, *shown).text(f"logging in with {SECRET}") == f"logging in with {MASK}"
+    assert redactor(tmp_path, *shown).mask_text(f"logging in with {SECRET}") == f"logging in with {MASK}"
 
 
 @pytest.mark.parametrize("payload", ["", "[]", '{"arguments": 3}', "{}"])
 def test_arguments_that_cannot_be_read_end_nothing(tmp_path, payload):
     (tmp_path / "payload.json").write_text(payload)
-    assert redactor(tmp_path, "--token", MASK).text("plain words") == "plain words"
+    assert redactor(tmp_path, "--token", MASK).mask_text("plain words") == "plain words"

@@ -19,7 +19,7 @@ def installed_cheats(tmp_path, monkeypatch, distdl_home):
     plugin.install(tmp_path, monkeypatch, Path(cheats.__file__).read_text(), cheats.POINTS)
     yield
     plugin.forget()
-    for folder in JobStore().folders():
+    for folder in JobStore().list_folders():
         processes.kill_job(folder.id)
     with warnings.catch_warnings():
         # A cheat does not wait for its processes. Python warns of that when it frees them, which is done here.

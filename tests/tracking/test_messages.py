@@ -113,14 +113,14 @@ def test_settings_are_checked_stored_privately_and_shown_without_the_address(end
     assert "notify = failure,rule" in output
     assert "secret-path" not in output
     assert user_settings.SETTINGS.path.stat().st_mode & 0o077 == 0
-    user_settings.change(enabled="true")
+    user_settings.change_settings(enabled="true")
     assert user_settings.SETTINGS.read().notify == "failure,rule", "one setting does not change the others"
     wrong = {"address": "file:///etc/passwd", "notify": "everything", "enabled": "perhaps", "connection_string": "x=y"}
     for name, value in wrong.items():
         with pytest.raises(DistDLError):
             messages.configure(**{name: value})
     assert user_settings.SETTINGS.read().address == address(endpoint)
-    assert not user_settings.change(address="").address
+    assert not user_settings.change_settings(address="").address
 
 
 def noisy():
@@ -135,7 +135,7 @@ def noisy():
 
 def test_a_job_says_what_happens_while_it_runs_and_how_it_ends(endpoint):
     secret = secrets.token_hex()  # made here: what git says of this file may be in a job's record
-    user_settings.change(address=address(endpoint, secret))
+    user_settings.change_settings(address=address(endpoint, secret))
     job = submit(noisy, name="noisy", distributed_backend="plain", notify_when=["loss < 0.1"])
     job.wait(60)
     texts = {(item["type"], item["message"]) for item in received(endpoint, 3)}
@@ -159,7 +159,7 @@ def received(endpoint, count):
 
 
 def test_a_sweep_that_fails_before_its_first_trial_is_a_row_and_is_told(endpoint, distdl_home):
-    user_settings.change(address=address(endpoint))
+    user_settings.change_settings(address=address(endpoint))
     found = sweep(swept.trains, {"lr": uniform(-1.7e308, 1.7e308)}, trials=2, sampler="random", name="digits")
     (row,) = study_rows.fold_rows(client.list_rows())
     assert (row.id, row.name, row.state, row.total) == (found.id, "Sweep of digits", "running", 2)
@@ -181,7 +181,7 @@ def test_a_sweep_that_fails_before_its_first_trial_is_a_row_and_is_told(endpoint
 
 
 def test_a_scaling_study_is_told_once_and_none_of_its_runs(endpoint, distdl_home):
-    user_settings.change(address=address(endpoint))
+    user_settings.change_settings(address=address(endpoint))
     with pytest.raises(JobFailed):
         scale(scaled.fails, [1], backends="plain", name="digits")
     (said,) = received(endpoint, 1)

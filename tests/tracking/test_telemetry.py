@@ -67,7 +67,7 @@ def trained(passphrase, name="anns-plan"):
 
 def test_a_job_arrives_at_application_insights_and_nothing_else(endpoint, monkeypatch):
     monkeypatch.setenv(telemetry.CONNECTION_VARIABLE, endpoint.connection_string)
-    user_settings.change(enabled=True)
+    user_settings.change_settings(enabled=True)
     job = trained(SECRET)
     assert said(job) == ["telemetry: sent"]
     items = endpoint.items()
@@ -91,7 +91,7 @@ def test_a_job_arrives_at_an_otlp_endpoint(endpoint, monkeypatch):
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.address)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=anns-key")
-    user_settings.change(enabled=True)
+    user_settings.change_settings(enabled=True)
     job = trained(SECRET)
     assert said(job) == ["telemetry: sent"]
     posts = {path: (headers, body) for path, headers, body in endpoint.posts}
@@ -110,7 +110,7 @@ def test_a_job_arrives_at_an_otlp_endpoint(endpoint, monkeypatch):
 def test_nothing_is_sent_by_default_even_where_the_environment_names_a_destination(endpoint, monkeypatch):
     monkeypatch.setenv(telemetry.CONNECTION_VARIABLE, endpoint.connection_string)
     job = trained(SECRET)
-    user_settings.change(enabled=True)
+    user_settings.change_settings(enabled=True)
     monkeypatch.delenv(telemetry.CONNECTION_VARIABLE)
     other = trained(SECRET)
     wait_for(lambda: not senders(other), what="the sender's end")
@@ -121,7 +121,7 @@ def test_nothing_is_sent_by_default_even_where_the_environment_names_a_destinati
 def test_a_job_does_not_wait_for_an_endpoint_that_never_answers(endpoint, monkeypatch):
     endpoint.answers.clear()
     monkeypatch.setenv(telemetry.CONNECTION_VARIABLE, endpoint.connection_string)
-    user_settings.change(enabled=True)
+    user_settings.change_settings(enabled=True)
     job = trained(SECRET)  # it has ended, although nobody has answered
     assert endpoint.arrived.wait(60)
     assert senders(job)
@@ -147,7 +147,7 @@ def test_an_endpoint_that_is_down_or_not_valid_is_one_line_without_its_key(strin
     string = string or endpoint.connection_string
     endpoint.close()
     monkeypatch.setenv(telemetry.CONNECTION_VARIABLE, string)
-    user_settings.change(enabled=True)
+    user_settings.change_settings(enabled=True)
     job = trained(SECRET)
     (line,) = said(job)
     assert line.startswith("telemetry: not sent, ")

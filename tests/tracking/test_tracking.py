@@ -126,7 +126,7 @@ def test_settings_are_checked_and_shown_without_a_password(capsys):
     for given in ({"track": "excel"}, {"artifacts": "some"}, {"mlflow": "a b"}, {"address": "json://x.example"}):
         with pytest.raises(InvalidSpec):
             commands.change_tracking(given)
-    assert user_settings.change(track="", mlflow="").track == ""
+    assert user_settings.change_settings(track="", mlflow="").track == ""
 
 
 def test_a_missing_package_is_one_sentence_with_its_extra():
@@ -151,7 +151,7 @@ def alone():
 
 
 def records(job):
-    return {one.tracker: one for one in tracking.of_job(job.folder.path)}
+    return {one.tracker: one for one in tracking.read_records(job.folder.path)}
 
 
 def complete(job, *names, timeout=120):
@@ -297,7 +297,7 @@ def assert_no_secret(job):
 @pytest.mark.timeout(600)
 def test_two_ranks_are_one_run_in_all_three(server, monkeypatch):
     server.start()
-    user_settings.change(mlflow=f"http://ann:{SECRET}@127.0.0.1:{server.port}", artifacts="outputs")
+    user_settings.change_settings(mlflow=f"http://ann:{SECRET}@127.0.0.1:{server.port}", artifacts="outputs")
     variables = {"MLFLOW_TRACKING_TOKEN": SECRET, "WANDB_MODE": "offline"}
     job = tracked(track="mlflow,tensorboard,wandb", environment_variables=variables)
     assert job.wait(200).state is State.COMPLETED
@@ -351,7 +351,7 @@ def offline_rows(path, name):
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_server_that_is_down_at_first_and_in_the_middle_misses_nothing(server, tmp_path):
-    user_settings.change(mlflow=server.address)
+    user_settings.change_settings(mlflow=server.address)
     go_on = tmp_path / "go-on"
     job = tracked(until=go_on)
     wait_for(lambda: [note for note in job.view().notes if note["code"] == "tracking"], timeout=120)
@@ -377,7 +377,7 @@ def test_a_tracker_whose_disk_is_full(server, tmp_path):
     mount(server.folder, "size=64m")
     try:
         server.start()
-        user_settings.change(mlflow=server.address)
+        user_settings.change_settings(mlflow=server.address)
         go_on = tmp_path / "go-on"
         job = tracked(until=go_on)
         wait_for(lambda: records(job).get("mlflow") and records(job)["mlflow"].run, timeout=120)
@@ -399,7 +399,7 @@ def test_a_tracker_whose_disk_is_full(server, tmp_path):
 @pytest.mark.timeout(600)
 def test_the_deaths_of_tracker_and_supervisor_make_no_second_run(server, tmp_path):
     server.start()
-    user_settings.change(mlflow=server.address)
+    user_settings.change_settings(mlflow=server.address)
     job = tracked(until=tmp_path / "never")
     wait_for(lambda: records(job).get("mlflow") and records(job)["mlflow"].events > 0, timeout=120)
     (process,) = tracker_processes(job)
@@ -434,7 +434,7 @@ class Refusing(BaseHTTPRequestHandler):
 def test_a_wrong_token_is_one_sentence_and_a_later_right_one_brings_all(server, packages):
     refusing = ThreadingHTTPServer(("127.0.0.1", server.port), Refusing)
     threading.Thread(target=refusing.serve_forever, daemon=True).start()
-    user_settings.change(mlflow=f"http://ann:{SECRET}@127.0.0.1:{server.port}")
+    user_settings.change_settings(mlflow=f"http://ann:{SECRET}@127.0.0.1:{server.port}")
     job = tracked(environment_variables={"MLFLOW_TRACKING_TOKEN": SECRET})
     assert job.wait(120).state is State.COMPLETED
     wait_for(lambda: records(job).get("mlflow") and records(job)["mlflow"].trouble, timeout=60)
@@ -447,7 +447,7 @@ def test_a_wrong_token_is_one_sentence_and_a_later_right_one_brings_all(server, 
         process.kill()
         process.wait()
     server.start()
-    user_settings.change(mlflow=server.address)
+    user_settings.change_settings(mlflow=server.address)
     (record,) = job.track()
     assert record.done
     assert server.history(job) == EXPECTED
@@ -457,7 +457,7 @@ def test_a_wrong_token_is_one_sentence_and_a_later_right_one_brings_all(server, 
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")  # of SQLAlchemy, for MLflow
 def test_without_any_address_runs_are_in_the_user_s_own_store_unless_a_job_is_not_tracked(packages):
-    user_settings.change(track="mlflow")
+    user_settings.change_settings(track="mlflow")
     job = submit(alone, name="alone", distributed_backend="plain")
     other = submit(alone, name="other", distributed_backend="plain", track="off")
     assert job.wait(60).state is State.COMPLETED

@@ -24,7 +24,7 @@ def seen(tmp_path):
     def seen_(kind):
         story = recorded.tell(kind, JobStore(tmp_path))
         stories.append(story)
-        view = JobView.of(story.spec)
+        view = JobView.from_spec(story.spec)
         for event in all_written(story.folder):
             view.apply(event)
         return view
@@ -46,7 +46,7 @@ def test_a_running_job_says_how_far_it_is(seen):
 
 @pytest.mark.parametrize(("value", "shown"), [("0.97", "0.97"), ("None", ""), ("", "")])
 def test_the_value_of_rank_0_is_shown_where_it_is_one(value, shown):
-    view = JobView.of(JobSpec(id="20261121-024912-k3f9x", name="x"))
+    view = JobView.from_spec(JobSpec(id="20261121-024912-k3f9x", name="x"))
     view.apply({"t": 1.0, "type": "result", "rank": 0, "ok": True, "repr": value})
     assert make_card(view, 2.0).result == shown
 
@@ -79,7 +79,7 @@ def test_a_killed_rank_tells_what_is_known_of_it(seen):
 
 
 def test_a_job_that_failed_as_a_whole_blames_no_rank():
-    view = JobView.of(JobSpec(id="20261121-024912-k3f9", name="digits"))
+    view = JobView.from_spec(JobSpec(id="20261121-024912-k3f9", name="digits"))
     view.apply({"type": "state", "t": 5.0, "state": "failed", "reason": "The environment has no torch."})
     told = make_card(view, 6.0)
     assert told.failure.rank is None
@@ -90,7 +90,7 @@ SPEC = JobSpec(id="20261121-024912-k3f9", name="digits", process_count_per_node=
 
 
 def view_of(*events):
-    view = JobView.of(SPEC)
+    view = JobView.from_spec(SPEC)
     for number, event in enumerate(events):
         view.apply({"t": 5.0 + number, **event})
     return view
@@ -124,14 +124,14 @@ def test_a_failure_is_told_only_when_the_job_has_ended(seen):
 
 
 def test_numbers_that_are_not_finite_are_left_out_of_a_card():
-    view = JobView.of(JobSpec(id="x", name="x"))
+    view = JobView.from_spec(JobSpec(id="x", name="x"))
     view.apply({"type": "progress", "t": 1.0, "rank": 0, "done": float("inf"), "total": float("nan")})
     view.apply({"type": "metric", "t": 1.0, "rank": 0, "step": float("nan"), "values": {"loss": "nan"}})
     json.dumps(to_json(make_card(view, 2.0)), allow_nan=False)
 
 
 def test_the_gravest_and_newest_note_is_the_notice():
-    view = JobView.of(JobSpec(id="x", name="x"))
+    view = JobView.from_spec(JobSpec(id="x", name="x"))
     for level, text in (("info", "a"), ("warning", "b"), ("error", "c"), ("error", "d"), ("warning", "e")):
         view.apply({"type": "note", "t": 1.0, "level": level, "text": text})
     assert make_card(view, 2.0).notice == Finding("error", "", "d")

@@ -10,7 +10,7 @@ def subject(id_, metrics=(), state="completed", seconds=60.0, **changes):
     changes.setdefault("name", "digits")
     spec = JobSpec(id=f"20261121-024900-{id_}", created=1000.0,
                    source=CodeSource(notebook="/x/quickstart.ipynb", execution_count=7), **changes)  # fmt: skip
-    view = JobView.of(spec)
+    view = JobView.from_spec(spec)
     events = [{"type": "state", "t": 1001.0, "state": "running"}]
     for step, values in enumerate(metrics):
         events += [{"type": "metric", "t": 1002.0 + step, "rank": r, "step": step, "values": values}

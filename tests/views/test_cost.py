@@ -16,7 +16,7 @@ def priced(**more):
     spec = JobSpec(
         id="x", name="digits", node_count=2, price_per_hour=3.675, currency="USD", price_source=SOURCE, **more
     )
-    return spec, JobView.of(spec)
+    return spec, JobView.from_spec(spec)
 
 
 def told(view, *events):
@@ -31,8 +31,8 @@ def state(name, t):
 
 def test_a_job_without_a_price_has_no_cost_anywhere():
     spec = JobSpec(id="x", name="digits")
-    view = told(JobView.of(spec), state("running", 0.0))
-    assert view.cost(HOUR) is None
+    view = told(JobView.from_spec(spec), state("running", 0.0))
+    assert view.compute_cost(HOUR) is None
     assert make_card(view, HOUR).price_per_hour is None
     assert format_cost(view, HOUR) == ""
     assert not any(row.field == "price_per_hour" for row in make_spec_rows(spec))
@@ -42,7 +42,7 @@ def test_the_sum_begins_when_the_nodes_are_its_own_and_ends_with_the_job():
     _, view = priced()
     assert format_cost(view, HOUR) == "about 7.35 USD/h for 2 nodes"
     told(view, state("preparing", HOUR))
-    assert view.cost(2 * HOUR) == 0  # it waits in a queue
+    assert view.compute_cost(2 * HOUR) == 0  # it waits in a queue
     told(view, state("starting", 2 * HOUR), state("running", 2.1 * HOUR))
     assert format_cost(view, 3 * HOUR) == "about 7.35 USD so far"
     told(view, state("completed", 4 * HOUR))

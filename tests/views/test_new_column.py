@@ -26,7 +26,7 @@ def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_new_column_travels_and_is_shown() -> None:
     spec = JobSpec(id="20261121-024912-k3f9x", name="digits", max_restarts=3)
-    row = job_table.make_job_row(JobView.of(spec), spec, 10.0)
+    row = job_table.make_job_row(JobView.from_spec(spec), spec, 10.0)
     assert to_json(row)["max_restarts"] == 3
     head, line = str(JobTable([row], now=10.0)).splitlines()
     assert head.split()[-2:] == ["Created", "Restarts"]

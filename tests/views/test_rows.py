@@ -12,7 +12,7 @@ from distdl_jupyter.views.wire import to_finite, to_json
 
 def reported(*values):
     """Return a view and the curves of a job of two ranks that report the same values."""
-    view = JobView.of(JobSpec(id="20261121-024912-k3f9x", name="digits", process_count_per_node=2))
+    view = JobView.from_spec(JobSpec(id="20261121-024912-k3f9x", name="digits", process_count_per_node=2))
     book = SeriesBook()
     for step, value in enumerate(values):
         for rank in range(2):
@@ -45,7 +45,7 @@ def test_a_small_curve_has_the_newest_mean_last_and_needs_two_points():
 
 
 def test_a_curve_in_words():
-    assert curve.summarize("loss", reported(1.0, 3.0, 2.0)[1].band("loss")) == (
+    assert curve.summarize("loss", reported(1.0, 3.0, 2.0)[1].get_band("loss")) == (
         "Curve of loss over 2 steps: from 1.50 to 2.50, lowest 1, highest 4"
     )
-    assert curve.summarize("loss", SeriesBook().band("loss")) == "Curve of loss: no values yet"
+    assert curve.summarize("loss", SeriesBook().get_band("loss")) == "Curve of loss: no values yet"

@@ -49,7 +49,7 @@ def test_the_rank_that_differs_comes_first_with_its_line():
 
 def view(*events, state=State.RUNNING, **spec):
     job = JobSpec(id="20261121-024912-k3f9x", name="digits", process_count_per_node=2, created=0.0, **spec)
-    found = JobView.of(job)
+    found = JobView.from_spec(job)
     found.state = state
     found.ranks = [RankView(0, status="ready"), RankView(1, status="ready")]
     for one in events:

@@ -13,7 +13,7 @@ def event(node, source="train", **more):
 
 
 def view_of(*events):
-    view = JobView.of(JobSpec(id="20261121-120000-aaaaa", name="x"))
+    view = JobView.from_spec(JobSpec(id="20261121-120000-aaaaa", name="x"))
     for one in events:
         view.apply(one)
     return view

@@ -15,5 +15,5 @@ from distdl_jupyter.core import table
     ],
 )
 def test_names_between_backticks_are_code(sentence: str, html: str) -> None:
-    assert table.sentence_html(sentence) == html
-    assert html in table.html([["What"], [sentence]])
+    assert table.format_sentence(sentence) == html
+    assert html in table.format_html([["What"], [sentence]])

@@ -29,7 +29,7 @@ def own_home(start, tmp_path, monkeypatch):
     monkeypatch.delenv("DISTDL_WARM_DIR")
     yield tmp_path / "own"
     warm_start.stop(warm_start.files_of())
-    for job_id in JobStore().ids():
+    for job_id in JobStore().list_ids():
         assert not until_gone(job_id)
 
 

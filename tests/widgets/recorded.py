@@ -20,7 +20,7 @@ from typing import Any
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.spec import Captured, CodeSource, JobSpec
-from distdl_jupyter.core.store import JobFolder, JobStore, new_id
+from distdl_jupyter.core.store import JobFolder, JobStore, create_id
 from distdl_jupyter.worker import pictures
 
 STEPS = 1200
@@ -219,7 +219,7 @@ def begin(age: float, store: JobStore | None = None, **changes: Any) -> Recordin
     """Make the folder of a job that was created ``age`` seconds ago and hold its lock."""
     store = store or JobStore()
     now = time.time()
-    id_ = new_id(now - age)
+    id_ = create_id(now - age)
     spec = replace(SPEC, id=id_, created=now - age, **changes)
     folder = store.prepare(id_)
     lock = JobLock.acquire(folder.lock)

@@ -28,7 +28,7 @@ def spec_of(**changes: Any) -> JobSpec:
 
 
 def fold(spec: JobSpec, events: Iterable[Event]) -> tuple[JobView, SeriesBook, LogBook]:
-    view, book, log = JobView.of(spec), SeriesBook(), LogBook(spec.process_count)
+    view, book, log = JobView.from_spec(spec), SeriesBook(), LogBook(spec.process_count)
     for event in events:
         view.apply(event)
         book.apply(event)

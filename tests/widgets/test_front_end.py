@@ -113,13 +113,13 @@ LINE = st.tuples(st.integers(0, 2), st.sampled_from(["out", "err"]), st.sampled_
 
 @given(st.lists(st.lists(LINE, max_size=6), min_size=1, max_size=6))
 def test_a_page_that_takes_the_changes_shows_what_the_book_holds(node, batches):
-    book, view, messages, mark = LogBook(3, tail=8), JobView.of(JOB), [], 0
+    book, view, messages, mark = LogBook(3, tail=8), JobView.from_spec(JOB), [], 0
     for number, batch in enumerate(batches):
         for rank, stream, text in batch:
             event = {"type": "log", "t": number * 1.0, "rank": rank, "stream": stream, "text": text}
             book.apply(event)
             view.apply(event)
-        rows, mark, _ = book.changes(mark)
+        rows, mark, _ = book.get_changes(mark)
         messages.append(
             {"rows": [_row(row) for row in rows], "open": [], "first": book.first, "total": view.lines,
              "errors": {str(rank.rank): rank.error_lines for rank in view.ranks}}
@@ -132,7 +132,7 @@ def test_a_page_that_takes_the_changes_shows_what_the_book_holds(node, batches):
     )
     assert shown[0] == [[row.n, row.text, row.ranks] for row in book.rows]
     for rank in range(3):
-        assert shown[1 + rank] == [[row.n, row.text, row.ranks] for row in book.of_rank(rank)]
+        assert shown[1 + rank] == [[row.n, row.text, row.ranks] for row in book.get_rank_rows(rank)]
     assert shown[4] == view.lines == sum(map(len, batches))
 
 

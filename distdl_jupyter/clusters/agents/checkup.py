@@ -159,7 +159,7 @@ def _public_version(version: str) -> str:
 def _install_command(name: str, version: str, report: HostReport) -> str:
     """Return the command that installs a package on a host; ``distdl`` builds some packages itself."""
     python = str(report.facts["python"]["executable"])
-    packages = (package for backend in registry.backends() for package in backend.packages(backend.Options()))
+    packages = (package for backend in registry.load_backends() for package in backend.packages(backend.Options()))
     if install := {package.name: package.install for package in packages}.get(name):
         program = f"{python.rpartition('/')[0]}/distdl"
         return f"install distdl_jupyter on the host, and run {report.build_command(program, install)}"
@@ -258,9 +258,11 @@ def _check_capacity(survey: Survey) -> Iterator[NodeCheck]:
             text = f"{survey.processes} processes requested, but only {report.slots} fit"
             remedy = f"Use {report.slots} processes per node, or list the host as {report.host}:{survey.processes}."
             yield report.make_check("Slots", text, "warning", remedy, "host-slots")
-        shortages = [*limits.shortages(survey.processes, report.facts.get("room") or {})]
+        shortages = [*limits.find_shortages(survey.processes, report.facts.get("room") or {})]
         if cores := int(report.facts.get("cores") or 0):
-            excess = limits.rank_limit(survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots)
+            excess = limits.check_rank_count(
+                survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots
+            )
             shortages = [excess, *shortages] if excess else shortages
         for shortage in shortages:
             yield report.make_check("Capacity", shortage.message, shortage.level, shortage.remedy, "host-room")
@@ -462,7 +464,9 @@ def check_hosts(
     """Check hosts within ``seconds`` seconds (see ``Survey``). Raises InvalidSpec for an invalid option ``network``."""
     modules = tuple(dict.fromkeys((*modules, *_STANDARD_PACKAGES)))
     requests = _Requests(time.monotonic() + seconds)
-    reports = requests.request_facts(connections, {"modules": modules, "programs": programs, "packages": COMPARED_PACKAGES})
+    reports = requests.request_facts(
+        connections, {"modules": modules, "programs": programs, "packages": COMPARED_PACKAGES}
+    )
     # Every machine listens on its addresses and connects to all other machines.
     aliases = find_duplicates(list(reports.values()))
     interfaces = {host: report.facts["interfaces"] for host, report in reports.items()}

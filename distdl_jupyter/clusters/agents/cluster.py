@@ -23,7 +23,7 @@ from distdl_jupyter.clusters.base import Cluster, Context, NodeCheck, Run, RunNo
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural
-from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
+from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, assign_ports
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node.slots import QueuePosition
 
@@ -137,7 +137,7 @@ class AgentCluster(Cluster):
             network=common.network,
             remote_shell=(python, "-P", "-m", "distdl_jupyter.node.mpi_shell"),
         )
-        return with_ports(placement, context.rank_ports, reserve)
+        return assign_ports(placement, context.rank_ports, reserve)
 
     def _stage(self, job: StagedJob, context: Context) -> None:
         """Copy the job's files to every host that does not see them."""
@@ -158,7 +158,7 @@ class AgentCluster(Cluster):
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then ranks or their launcher."""
-        limits.allow_files(4 * spec.process_count)
+        limits.raise_file_limit(4 * spec.process_count)
         job = self._make_job(spec, self.Options(**spec.cluster_options), context)
         nodes = self._make_nodes(job, placement, context)
         run = agent_run.start(placement, plan, context, nodes)

@@ -115,7 +115,7 @@ class AgentRun(Run):
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
-                raise limits.launch_failed("The ranks could not be started", error) from error
+                raise limits.make_launch_error("The ranks could not be started", error) from error
             raise
 
     @abstractmethod
@@ -325,7 +325,7 @@ class AgentRun(Run):
         answer = node.connection.begin("serving", rank=rank)
 
         def on_failure(error: OSError) -> None:
-            self._failure = limits.launch_failed(f"Cannot write the address of rank {rank}", error)
+            self._failure = limits.make_launch_error(f"Cannot write the address of rank {rank}", error)
 
         try:
             if not node.host:

@@ -37,9 +37,9 @@ from distdl_jupyter.clusters.base import (
 )
 from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural, size
-from distdl_jupyter.core.options import within
+from distdl_jupyter.core.options import check_range
 from distdl_jupyter.core.packages import FIELDS as PACKAGE_OPTIONS
-from distdl_jupyter.core.plan import Placement, Plan, RankSlot, option, with_ports
+from distdl_jupyter.core.plan import Placement, Plan, RankSlot, assign_ports, option
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
 
@@ -76,7 +76,7 @@ class ComputeSpec:
 
     def __post_init__(self) -> None:
         for name, minimum in (("max_nodes", 1), ("min_nodes", 0), ("idle_seconds", 60)):
-            within(minimum, _MAX_VALUE)(getattr(self, name), name)
+            check_range(minimum, _MAX_VALUE)(getattr(self, name), name)
         if self.min_nodes > self.max_nodes:
             message = f"min_nodes is {self.min_nodes}, but max_nodes is {self.max_nodes}."
             hint = "Lower min_nodes, or raise max_nodes."
@@ -209,7 +209,7 @@ class AzureMLCluster(Cluster, Provisioner):
         with translate_azure_errors(options):
             Workspace.from_options(options).get()
         addresses = (job.BY_AZURE,)
-        placement = with_ports(
+        placement = assign_ports(
             self.preview(spec, options), context.rank_ports, lambda _slot, count: (job.BY_AZURE, addresses * count)
         )
         return dataclasses.replace(placement, ports=addresses * ports)
@@ -250,7 +250,7 @@ class AzureMLCluster(Cluster, Provisioner):
         if handle:
             workspace = Workspace(**handle["workspace"])
         else:
-            workspace = Workspace.from_options(AzureMLOptions(**JobStore().find(job_id).spec().cluster_options))
+            workspace = Workspace.from_options(AzureMLOptions(**JobStore().find(job_id).read_spec().cluster_options))
         name = job.build_run_name(job_id)
         if not workspace.cancel(name):
             return []

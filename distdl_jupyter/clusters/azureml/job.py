@@ -24,7 +24,7 @@ from distdl_jupyter.clusters.azureml.bootstrap import FOLDER_PLACEHOLDER
 from distdl_jupyter.clusters.azureml.client import API_ENVIRONMENT, Workspace
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, LaunchFailed
-from distdl_jupyter.core.packages import FIELDS, is_lock, states_packages
+from distdl_jupyter.core.packages import FIELDS, declares_packages, is_lock_file
 from distdl_jupyter.core.plan import Distribution, Placement, Plan, option
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
@@ -110,7 +110,7 @@ def check_spec(spec: JobSpec) -> None:
             raise InvalidSpec(message, code="azureml-data-shard", field="data", hint=hint)
     image = spec.cluster_options.get("environment", "")
     option = next((name for name in FIELDS if getattr(spec, name)), "")
-    if option == "requirements" and states_packages(spec.source.code):
+    if option == "requirements" and declares_packages(spec.source.code):
         option = ""  # the image may also contain packages that a script declares
     if option and image not in ("", GENERATED_IMAGE):
         message = f"Packages cannot be added to the existing image {image}."
@@ -228,7 +228,7 @@ def build_environment(options: AzureMLOptions, workspace: Workspace, spec: JobSp
     if spec.pip_packages:
         files["packages.txt"] = "\n".join(spec.pip_packages) + "\n"
     if spec.requirements:
-        files["pylock.toml" if is_lock(spec.requirements) else "requirements.txt"] = spec.requirements
+        files["pylock.toml" if is_lock_file(spec.requirements) else "requirements.txt"] = spec.requirements
     for file in sorted(files.keys() - {"conda.txt"}):
         text += f"COPY {file} /tmp/\nRUN pip install --no-cache-dir -r /tmp/{file}\n"
     version = hashlib.sha256(json.dumps([text, files]).encode()).hexdigest()[:12]

@@ -373,7 +373,7 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
     datastore = workspace.get_datastore(match[1])
     url = settings.read().endpoints.blob.format(account=datastore["accountName"])
     container = ContainerClient(url, datastore["containerName"], datastore.get("sasToken") or identity.get_credential())
-    with translate_errors(f"The outputs of {name} in Azure ML"), files.writing(folder.path), container:
+    with translate_errors(f"The outputs of {name} in Azure ML"), files.explain_disk_errors(folder.path), container:
         for blob in container.list_blobs(name_starts_with=prefix):
             target = find_target_path(blob.name[len(prefix) :], folder)
             if target is None or (blob.metadata or {}).get("hdi_isfolder"):

@@ -29,7 +29,7 @@ from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.queue import QueuedJob, QueueView
 from distdl_jupyter.core.spec import Group, JobSpec
-from distdl_jupyter.core.store import JobFolder, new_id
+from distdl_jupyter.core.store import JobFolder, create_id
 
 #: Timeout in seconds for the end of a job that ``sweep`` has canceled.
 _SWEEP_SECONDS = 15.0
@@ -210,7 +210,7 @@ class SlurmCluster(AgentCluster):
             AgentNode(connection, str(slurm.directory.job), "", str(node["run"]), shared=True)
             for connection, node in zip(connections, handle["nodes"], strict=True)
         ]
-        limits.allow_files(4 * spec.process_count)
+        limits.raise_file_limit(4 * spec.process_count)
         slots = (RankSlot(rank, node, hosts[node], local_rank) for rank, node, local_rank in handle["ranks"])
         placement = Placement(tuple(slots), address="", ports=(), interface="")
         job = self._make_job(spec, SlurmOptions(**spec.cluster_options), context)
@@ -262,7 +262,7 @@ def _find_submitted(handle: Mapping[str, Any], context: Context) -> SlurmJob | N
 
 def _check_request(nodes: Sequence[NodeInfo], options: SlurmOptions) -> Iterator[NodeCheck]:
     """Test the submission of a job with one process, and check the nodes."""
-    spec = JobSpec(id=new_id(), name="check", process_count_per_node=1)
+    spec = JobSpec(id=create_id(), name="check", process_count_per_node=1)
     arguments = script.build_sbatch_arguments(spec, options, {}, Path("/tmp"), "check.out")  # noqa: S108 - never written
     try:
         script.require_containers(options)

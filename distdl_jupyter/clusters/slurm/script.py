@@ -30,7 +30,7 @@ from distdl_jupyter.clusters.slurm import commands
 from distdl_jupyter.core import files
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.options import MAX_RESTARTS, within
+from distdl_jupyter.core.options import MAX_RESTARTS, check_range
 from distdl_jupyter.core.plan import option
 from distdl_jupyter.core.space import SweepPlan
 from distdl_jupyter.core.spec import Group, JobSpec
@@ -87,7 +87,7 @@ class SlurmOptions:
             value = getattr(self, name)  # Python callers may pass numbers
             object.__setattr__(self, name, "" if value is None else str(value).strip())
         for name, (minimum, maximum) in _NUMBER_LIMITS.items():
-            within(minimum, maximum)(getattr(self, name), name)
+            check_range(minimum, maximum)(getattr(self, name), name)
         if self.container_mounts and not self.container_image:
             message = "container_mounts is set without container_image. Set both, or remove container_mounts."
             raise InvalidSpec(message, code="slurm-mounts-without-image", field="container_mounts")
@@ -370,7 +370,7 @@ def claim_task(
     group, number = spec.group, spec.trial
     if group is None or number is None or not _get_sweep_folder(group).path.exists():
         return ""
-    sweep, plan = JobDirectory(_get_sweep_folder(group), options.directory), SweepPlan.of(group)
+    sweep, plan = JobDirectory(_get_sweep_folder(group), options.directory), SweepPlan.from_group(group)
     sweep.create()
     with _lock(sweep.run):
         arrays = _list_arrays(sweep.run)
@@ -429,7 +429,7 @@ def close_array(group: Group, options: SlurmOptions) -> None:
 
 
 def _get_sweep_folder(group: Group) -> JobFolder:
-    return JobStore(kind="sweeps").folder(group.id)
+    return JobStore(kind="sweeps").get_folder(group.id)
 
 
 @contextlib.contextmanager
@@ -446,7 +446,7 @@ def _list_arrays(root: Path) -> list[Path]:
 
 
 def _write_array(folder: Path, job: str, size: int) -> None:
-    files.write(folder / "array.json", {"job": job, "size": size})
+    files.write_json(folder / "array.json", {"job": job, "size": size})
 
 
 def _load_array(folder: Path) -> tuple[str, list[Path]]:

@@ -40,7 +40,7 @@ from distdl_jupyter.clusters.spark.driver import NO_SESSION_HINT, SparkOptions, 
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.machine import has_java
-from distdl_jupyter.core.options import MAX_CORES, MAX_GPUS, within
+from distdl_jupyter.core.options import MAX_CORES, MAX_GPUS, check_range
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import processes
@@ -92,8 +92,8 @@ class SparkCluster(AgentCluster):
             hint = "Remove it, and set the environment variable SPARK_CONNECT_AUTHENTICATE_TOKEN."
             message = "remote contains a token, which is a secret."
             raise InvalidSpec(message, code="spark-remote-secret", field="remote", hint=hint)
-        within(1, MAX_CORES)(options.cpus_per_process, "cpus_per_process")
-        within(0, MAX_GPUS)(options.gpus_per_node, "gpus_per_node")
+        check_range(1, MAX_CORES)(options.cpus_per_process, "cpus_per_process")
+        check_range(0, MAX_GPUS)(options.gpus_per_node, "gpus_per_node")
         options.parse_settings()
 
     def default_options(self) -> dict[str, Any] | None:

@@ -9,13 +9,13 @@ from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.plan import LaunchCommand, Plan
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.store import JobStore, create_id
 from tests.conftest import wait_for
 
 
 def started(*launcher):
     cluster = registry.get("clusters", "local")
-    folder = JobStore().publish(JobStore().prepare(new_id()))
+    folder = JobStore().publish(JobStore().prepare(create_id()))
     spec = JobSpec(id=folder.id, name="n", python=sys.executable, working_directory=str(folder.path))
     own = {"DISTDL_JOB_ID": folder.id, "DISTDL_JOB_DIR": str(folder.path)}
     context = Context(folder, own, dict(os.environ))

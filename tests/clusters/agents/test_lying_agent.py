@@ -10,7 +10,7 @@ from distdl_jupyter.clusters.agents.agent import AgentNode, HostFailed, JobNodes
 from distdl_jupyter.clusters.agents.run import DirectRun
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.node.stacks import StackDump
 from tests.clusters.agents.links import python_link
 from tests.conftest import wait_for
@@ -71,7 +71,7 @@ def run_of():
             connection.start()
             assert connection.greeted.wait(60)
             nodes.append(AgentNode(connection, "/nowhere", "/nowhere", "/nowhere"))
-        folder = JobStore().publish(JobStore().prepare(new_id()))
+        folder = JobStore().publish(JobStore().prepare(create_id()))
         places = tuple(RankSlot(rank, rank, f"node-{rank}", 0) for rank in range(2))
         placement = Placement(places, "127.0.0.1", (), "lo")
         run = DirectRun(placement, Plan(({}, {})), Context(folder, {}, {}), Machines(nodes))

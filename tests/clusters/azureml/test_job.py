@@ -10,7 +10,7 @@ from distdl_jupyter.clusters.azureml.job import AzureMLOptions
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DataUnavailable, InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.testing.sample import is_sentence
 
 # azure-ai-ml warns of its own parts when it is imported.
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 @pytest.fixture
 def folder():
     store = JobStore()
-    return store.publish(store.prepare(new_id()))
+    return store.publish(store.prepare(create_id()))
 
 
 def workspace(ml):

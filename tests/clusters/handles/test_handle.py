@@ -15,7 +15,7 @@ def test_the_name_can_be_called_whatever_was_imported_first():
     first = "import distdl_jupyter.clusters.base; from distdl_jupyter import clusters"
     for order in (first, "from distdl_jupyter import clusters; import distdl_jupyter.clusters.base"):
         code = f"{order}\nassert [one.name for one in clusters()] == ['local'], clusters()\n"
-        code += "from distdl_jupyter.core import machine; assert machine.gpu_numbers is not None"
+        code += "from distdl_jupyter.core import machine; assert machine.list_gpu_numbers is not None"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     assert "clusters" in dir(distdl_jupyter)

@@ -18,7 +18,7 @@ def slurm_jobs(cluster):
 @pytest.fixture
 def nothing_stays(slurm):  # noqa: F811 - the fixture
     yield
-    for job in map(attach, JobStore().ids()):
+    for job in map(attach, JobStore().list_ids()):
         if not job.state.ended and (supervisor := supervisor_of(job)):
             supervisor.kill()  # a test has failed, or has taken its Slurm away
     slurm.run("scancel", "--user=root", check=False)

@@ -9,7 +9,7 @@ from distdl_jupyter.clusters.ssh.cluster import SshCluster
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.store import JobStore, create_id
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 
@@ -29,7 +29,7 @@ def test_ranks_are_placed_on_the_hosts_in_their_order():
 @pytest.mark.parametrize("how", ["preview", "place"])
 def test_more_nodes_than_hosts_are_refused_with_the_remedy(how):
     options = SshOptions(hosts="gpu1,gpu2")
-    context = Context(JobStore().prepare(new_id()))
+    context = Context(JobStore().prepare(create_id()))
     more = {"preview": (options,), "place": (1, options, context)}[how]
     with pytest.raises(InvalidSpec) as told:
         getattr(SshCluster(), how)(asked(3), *more)
@@ -63,7 +63,7 @@ class TestOnHosts:
     def place(self, lab, spec, report=lambda *_: None, **options):
         cluster = SshCluster()
         chosen = lab.options(**options)
-        folder = JobStore().publish(JobStore().prepare(new_id()))
+        folder = JobStore().publish(JobStore().prepare(create_id()))
         placement = cluster.place(spec, 2, SshOptions(**chosen), Context(folder, report=report))
         cluster._release_nodes()
         return placement
