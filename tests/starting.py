@@ -54,7 +54,7 @@ def template(runtime, tmp_path_factory):
         # Tests with a cache of their own share the template too: torch reads this variable while it is imported.
         patch.setenv(*machine.get_compiler_cache())
         # A machine that does much else is slow to answer; that is another test's affair.
-        patch.setattr(warm_start, "_TIMEOUT", 30.0)
+        patch.setattr(warm_start, "_TIMEOUT_SECONDS", 30.0)
         where, ask = warm_start.files_of(), warm_start.start_warm
         preload.ImportHistory(where.history).add(AHEAD)
 
