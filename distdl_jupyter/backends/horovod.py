@@ -291,7 +291,7 @@ def first_exit(text: str) -> tuple[int, int | None, int | None] | None:
 
 def check_build(code: CodeAnalysis, spec: JobSpec, frameworks: Collection[JobPackage]) -> Check | None:
     """Check that Horovod was built for TensorFlow; None for code that does not use it, and for other machines."""
-    calls = [call for call in code.calls if call.name.startswith(("horovod.tensorflow.", "horovod.check_keras."))]
+    calls = [call for call in code.calls if call.name.startswith(("horovod.tensorflow.", "horovod.keras."))]
     if spec.cluster != "local" or not calls or not frameworks:
         return None
     if TENSORFLOW in frameworks:
@@ -326,7 +326,7 @@ def check_keras(code: CodeAnalysis, spec: JobSpec, environment: Mapping[str, str
     Horovod's Keras wrappers override a method that Keras 3 no longer calls, so training continues without an error and
     without averaging.
     """
-    is_wrapped = any(call.name.startswith(("horovod.check_keras", "horovod.tensorflow.keras")) for call in code.calls)
+    is_wrapped = any(call.name.startswith(("horovod.keras", "horovod.tensorflow.keras")) for call in code.calls)
     if spec.process_count == 1 or not is_wrapped:
         return None
     version = get_keras_version()
@@ -346,6 +346,6 @@ def _explain_keras(code: CodeAnalysis) -> str:
     lines = [line.strip() for piece in code.texts for line in piece.text.splitlines() if _KERAS_IMPORT.match(line)]
     name = re.search(r"\bas (\w+)", lines[0]) if lines else None
     return (
-        f'Change "{lines[0] if lines else "import horovod.check_keras"}" to '
-        f'"import distdl_jupyter.compat.horovod.check_keras as {name[1] if name else "hvd"}", which averages them.'
+        f'Change "{lines[0] if lines else "import horovod.keras"}" to '
+        f'"import distdl_jupyter.compat.horovod.keras as {name[1] if name else "hvd"}", which averages them.'
     )

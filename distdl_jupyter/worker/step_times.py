@@ -73,7 +73,7 @@ def guard_method(method: Callable[Concatenate[Any, P], None]) -> Callable[Concat
 
     @functools.wraps(method)
     def guarded(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        if self.on:
+        if self.is_enabled:
             try:
                 method(self, *args, **kwargs)
             except Exception as error:  # noqa: BLE001  our failure must not become the user's

@@ -52,7 +52,7 @@ def test_a_script_is_submitted_followed_listed_read_and_removed(script):
     assert one.splitlines() == ["arguments --epochs 3 -f", "rank 1 of 2 fast"]
     assert re.search(r"\nRank  .*\n0     ", distdl("show", job.id).stdout)
     assert f"pytest=={pytest.__version__}\n" in distdl("environment", job.id).stdout
-    assert "removed" in distdl("rm", job.id).stdout
+    assert "Deleted" in distdl("rm", job.id).stdout
     assert jobs() == []
     assert "No jobs yet" in distdl("ls").stdout
 

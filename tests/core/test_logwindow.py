@@ -75,7 +75,7 @@ def test_a_log_is_whole_and_each_line_once_however_it_is_read(tmp_path_factory, 
     """With steps, skips and pieces of a few hundred bytes all of it happens in logs of a few lines."""
     path = tmp_path_factory.mktemp("log") / "log.jsonl"
     with pytest.MonkeyPatch.context() as patch:
-        small(patch, PIECE=300, MAX_BACKLOG=700, MAX_UNREAD=900)
+        small(patch, PIECE_BYTES=300, MAX_BACKLOG_BYTES=700, MAX_UNREAD_BYTES=900)
         window, view = LogWindow(path, 3, kept), JobView.from_spec(JOB)
         for cut in [*sorted(cuts), len(story)]:
             write(path, story[:cut])

@@ -18,7 +18,7 @@ def test_the_last_expression_comes_back_from_every_rank(shared):
 
 def test_some_ranks_only(shared, told):
     assert dict(shared.run("rank", on=[1], on_event=told).values) == {1: 1}
-    assert [done.rank for done in told.dones()] == [1]
+    assert [done.rank for done in told.results()] == [1]
 
 
 @pytest.mark.parametrize(("on", "sentence"), [([2], "Unknown rank 2"), ([], "No rank was given")])
@@ -76,7 +76,7 @@ def test_a_value_that_cannot_be_returned_comes_as_text_with_the_reason(shared, t
     assert value.repr.startswith("<unlocked _thread.lock")
     assert "cannot be pickled" in value.why
     assert "so only its text is returned. End the cell" in value.why
-    assert told.dones()[0].unsent == value.why
+    assert told.results()[0].unsent == value.why
 
 
 def test_a_value_beyond_the_limit_stays_there(shared):
@@ -96,7 +96,7 @@ def test_a_value_that_cannot_be_opened_here_says_so(shared):
 def test_a_value_is_shown_in_the_forms_that_it_has(shared, told):
     code = "class Table:\n    def _repr_html_(self): return '<b>t</b>'\n    def __repr__(self): return 'T'\nTable()"
     shared.run(code, on=[0], on_event=told)
-    assert told.dones()[0].shown == {"text/plain": "T", "text/html": "<b>t</b>"}
+    assert told.results()[0].shown == {"text/plain": "T", "text/html": "<b>t</b>"}
 
 
 def test_output_comes_before_the_end_in_order_and_by_stream(shared, told):

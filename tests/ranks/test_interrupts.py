@@ -104,7 +104,7 @@ def test_a_failed_rank_is_told_at_once_and_the_others_are_waited_for(shared, tol
         came.append(time.monotonic() - begin)
 
     shared.run("import time\nif rank == 1: raise KeyError('lost')\ntime.sleep(1.5)", on_event=tell)
-    first, second = told.dones()
+    first, second = told.results()
     assert (first.rank, first.error["type"]) == (1, "KeyError")
     assert (second.rank, second.ok) == (0, True)
     assert told.notices() == [

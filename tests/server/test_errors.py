@@ -99,7 +99,7 @@ def test_what_breaks_inside_is_logged_and_not_told(server, monkeypatch, caplog):
     def broken():
         raise ZeroDivisionError("hunter2")
 
-    monkeypatch.setattr(server.extension.context.listing, "all", broken)
+    monkeypatch.setattr(server.extension.context.listing, "read_all", broken)
     answer = server.ask("GET", "/jobs")
     assert answer.status_code == 500
     assert "hunter2" not in answer.text

@@ -201,7 +201,7 @@ def test_a_proxy_that_passes_no_websockets_on_is_said_to_be_one(proxy, pages):
         "return [live.state, live.problem.status, live.problem.message, live.problem.hint];"
     )
     assert (state, status) in (("down", 426), ("connecting", 426))
-    assert "does not forward WebSockets" in message
+    assert "may not forward WebSockets" in message
     assert "proxy" in hint
 
 

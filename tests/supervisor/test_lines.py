@@ -247,7 +247,7 @@ def test_characters_are_not_broken_where_an_endless_line_is():
 
 def test_a_line_that_is_too_long_is_not_cut_inside_of_a_secret():
     secret = "s3cret-of-somebody"
-    splitter = LineSplitter("", safe_end=Redactor([secret]).safe_end)
+    splitter = LineSplitter("", safe_end=Redactor([secret]).find_safe_end)
     begin, end = b"x" * (MAX_LINE_BYTES + 100), b"y" * MAX_LINE_BYTES + b"\n"
     # What has come when the line is too long ends in the middle of the secret.
     items = [*splitter.feed(begin + secret[:9].encode()), *splitter.feed(secret[9:].encode() + end)]

@@ -20,7 +20,7 @@ def deliver(tmp_path, monkeypatch):
     spec = JobSpec(id="20261121-024912-k3f9x", name="x", outputs="blob://labdata/results")
 
     def run(work, canceled=lambda: False):
-        monkeypatch.setattr(outputs, "upload", lambda *_, stopped, **_more: work(stopped))
+        monkeypatch.setattr(outputs, "upload", lambda *_, is_stopped, **_more: work(is_stopped))
         folder = JobFolder(tmp_path)
         recorder = EventRecorder(folder, spec)
         under_test.deliver_outputs(spec, recorder, failed=False, canceled=canceled)
@@ -31,7 +31,7 @@ def deliver(tmp_path, monkeypatch):
 
 
 def sent(files=2):
-    return SimpleNamespace(files=files, bytes=10, existing=0, warning="")
+    return SimpleNamespace(file_count=files, byte_count=10, existing_count=0, warning="")
 
 
 def test_outputs_are_sent_and_told(deliver):

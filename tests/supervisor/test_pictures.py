@@ -35,7 +35,7 @@ def take(recorder, rank, *reports):
 def sent(data):
     """Return the bytes that a rank's channel writes for a picture."""
     with tempfile.TemporaryFile() as file:
-        Channel(file.fileno(), NONCE, 0).picture(data)
+        Channel(file.fileno(), NONCE, 0).send_picture(data)
         file.seek(0)
         return file.read()
 
