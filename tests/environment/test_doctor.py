@@ -117,7 +117,11 @@ NO_SLURM = "echo first >&2; echo 'sinfo: error: cannot connect' >&2; exit 1"
         ({}, doctor._check_slurm, ("absent", "sbatch not found", "")),
         (SLURM, doctor._check_slurm, ("ok", "22.05.8, 3 nodes", "")),
         ({**SLURM, "sinfo": NO_SLURM}, doctor._check_slurm, ("warn", "22.05.8; error: cannot connect", "SLURM_CONF")),
-        ({"sbatch": "exit 1", "sinfo": "exit 1"}, doctor._check_slurm, ("warn", "commands found; sinfo failed", "SLURM_CON")),
+        (
+            {"sbatch": "exit 1", "sinfo": "exit 1"},
+            doctor._check_slurm,
+            ("warn", "commands found; sinfo failed", "SLURM_CON"),
+        ),
     ],
 )
 def test_programs_tell_what_they_are(

@@ -17,7 +17,7 @@ class Told(list):
     def notices(self):
         return [event.text for event in self if isinstance(event, ranks.Notice)]
 
-    def dones(self):
+    def results(self):
         return [event for event in self if isinstance(event, ranks.RankResult)]
 
 

@@ -37,4 +37,4 @@ def test_a_wrong_number_of_processes_is_reported(tmp_path):
     (tmp_path / "plan.json").write_text('{"ranks": 2}')
     ended = subprocess.run([sys.executable, bootstrap.__file__], cwd=tmp_path, env={}, capture_output=True, text=True)
     assert ended.returncode == 1
-    assert "started 1 processes, but the job has 2 ranks" in ended.stderr
+    assert "Azure ML set the number of processes to 1, but the job needs 2" in ended.stderr
