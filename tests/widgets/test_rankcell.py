@@ -125,6 +125,14 @@ def test_what_ranks_say_is_text():
     assert "&#39;label&#39;]" in html
 
 
+def test_an_interrupted_cell_says_which_ranks_stopped():
+    interrupt = {"type": "KeyboardInterrupt", "message": "", "time": 11.0, "frames": []}
+    html = view.render_cell(
+        OutputFold(range(2)), find_failures(dict.fromkeys(range(2), interrupt), range(2)), job="k3f9"
+    )
+    assert "Interrupted on ranks 0-1." in html
+
+
 def test_where_styles_are_taken_out_lines_stay_lines():
     fold = OutputFold([0, 1])
     fold.add(0, "out", "a\nb\n")
