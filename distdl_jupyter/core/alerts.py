@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
 
 Kind = Literal["end", "failure", "stall", "nan", "rule"]
-#: Prefix of the codes of notes that are alerts.
+#: Prefix of the code of a note about an alert.
 CODE_PREFIX = "alert-"
-_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
-}  # fmt: skip
+_COMPARISONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 _RULE = re.compile(r"\s*(?P<metric>\S.*?)\s*(?P<comparison>>=|<=|>|<)\s*(?P<limit>[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*")
+#: Maximum number of rules of a job.
 _MAX_RULES = 20
 
 
@@ -48,7 +47,7 @@ class Rule:
 
     def holds(self, value: float) -> bool:
         """Return whether a value satisfies the rule; NaN never does."""
-        return _COMPARISONS[self.comparison](value, self.limit)
+        return bool(_COMPARISONS[self.comparison](value, self.limit))
 
     def __str__(self) -> str:
         return f"{self.metric} {self.comparison} {self.limit:g}"
@@ -94,14 +93,6 @@ class AlertWatch:
             metric = next(iter(view.metrics.values()), None)
             suffix = f" {metric.name} is {number(metric.mean)} at step {number(metric.step)}." if metric else ""
             yield Alert("end", f"The job {'was canceled' if view.state is State.CANCELED else 'completed'}.{suffix}")
-
-    def skip(self, event: Event) -> None:
-        """Do not repeat the alert of an event that an earlier supervisor wrote."""
-        text = str(event.get("text", ""))
-        if event.get("code") == f"{CODE_PREFIX}rule":
-            self._pending_rules = [pending for pending in self._pending_rules if not text.startswith(f"{pending}:")]
-        elif event.get("code") == f"{CODE_PREFIX}nan":
-            self._nan_metrics.add(text.partition(" is ")[0])
 
     def _check_metrics(self, event: Event, view: JobView) -> Iterator[Alert]:
         for name, value in event["values"].items():

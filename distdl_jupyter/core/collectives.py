@@ -1,8 +1,8 @@
-"""Compare the last collective operations of the ranks to find out why they wait for each other.
+"""Compares the last collective operations of ranks, to find out why they wait for each other. Pure functions.
 
 For each of its process groups, a rank reports the oldest unfinished operation, or the last one if all have finished
 (``worker.hooks.distributed``). An operation of a group has the same number on all ranks. So a rank with a lower number
-has not called it yet, and two different operations with the same number never complete. Pure functions.
+has not called it yet, and two different operations with the same number never complete.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from distdl_jupyter.worker.hooks.frameworks import JOIN_CALLS
 Call = tuple[str, int, str]
 #: A function that returns the location of the user's code in a stack (newest frame first), or "".
 Locator = Callable[[Sequence[Call]], str]
-_BUFFERS_CALLER, _BACKWARD_CALLER = "DDP's broadcast of buffers", "the backward pass"
+_BUFFERS_CALLER = "DDP's broadcast of buffers"
+_BACKWARD_CALLER = "the backward pass"
 #: Library code that calls operations: file, function and description. The first entry that matches a frame is used.
 _CALLERS = (
     ("torch/nn/parallel/distributed.py", "_sync_buffers", _BUFFERS_CALLER),
@@ -49,9 +50,9 @@ UNEVEN_REMEDY = (
 )
 #: Operations that need tensors of the same sizes on all ranks.
 _SAME_SIZE_OPERATIONS = ("all_reduce", "allreduce", "broadcast", "all_gather", "reduce")
+#: Maximum number of late ranks whose position is in the text of a finding.
 _MAX_POSITIONS = 4
-#: The titles of the columns of ``build_table``.
-COLUMNS = ("Ranks", "Last operation", "Number", "Sizes", "State", "Line")
+_COLUMNS = ("Ranks", "Last operation", "Number", "Sizes", "State", "Line")
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -70,7 +71,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Ranks with the same last collective. An unfinished operation takes precedence.
+    """Ranks with the same last operation, or the same oldest unfinished one.
 
     ``operation`` is "" if none is known. ``caller`` describes the library code that called it ("the backward pass").
     ``number`` counts the operations of the process group ``group``. ``sizes`` are the tensor sizes ("[3, 4]").
@@ -90,28 +91,31 @@ class Collective:
 
     @property
     def title(self) -> str:
-        """Return its display name: "all_reduce", "DDP's broadcast of buffers"."""
+        """The name for display: "all_reduce", "DDP's broadcast of buffers"."""
         if self.caller == _BUFFERS_CALLER:
             return self.caller
         return f"{self.operation} of {self.caller}" if self.caller else self.operation
 
     @property
     def description(self) -> str:
-        """Return its display name with number and line: "all_reduce, operation 5 (In [7], line 12)"."""
+        """The name for display with number and line: "all_reduce, operation 5 (In [7], line 12)"."""
         line = f" ({self.line})" if self.line else ""
-        return f"{self.title}, operation {self.number}{self._group_suffix}{line}"
+        return f"{self.title}, operation {self.full_number}{line}"
 
     @property
-    def _group_suffix(self) -> str:
-        return "" if self.group in ("", "default") else f" of group {self.group}"
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Return its row in a table, in the order of ``COLUMNS``."""
+    def full_number(self) -> str:
+        """The number with the group: "5", "5 of group 2"."""
         number = "" if self.number is None else count(self.number)
-        tensors = f"{self.sizes} {self.dtype}".strip()
-        title = self.title or "no collective operation"
-        return format_ranks(self.ranks), title, f"{number}{self._group_suffix}", tensors, self.state, self.line
+        return number if self.group in ("", "default") else f"{number} of group {self.group}"
+
+
+def build_table(collectives: Sequence[Collective]) -> list[tuple[str, ...]]:
+    """Return a header row and the row of each operation."""
+    rows = [_COLUMNS]
+    for call in collectives:
+        title, tensors = call.title or "no collective operation", f"{call.sizes} {call.dtype}".strip()
+        rows.append((format_ranks(call.ranks), title, call.full_number, tensors, call.state, call.line))
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +129,22 @@ class CollectiveFinding:
 
 
 def parse_report(report: object) -> tuple[list[Operation], Mapping[str, Any]]:
-    """Return the valid operations in a rank's report, and its ``about`` entry ({} if missing)."""
+    """Return the valid operations in a rank's report, and its ``about`` entry, or {} if it is missing."""
     data = report if isinstance(report, dict) else {}
-    entries, about = data.get("operations"), data.get("about")
+    entries, rank_info = data.get("operations"), data.get("about")
     operations = []
     for operation in entries if isinstance(entries, list) else ():
         with contextlib.suppress(msgspec.ValidationError):
             operations.append(msgspec.convert(operation, Operation))
-    return operations, about if isinstance(about, dict) else {}
+    return operations, rank_info if isinstance(rank_info, dict) else {}
 
 
 def group_ranks(
     reports: Mapping[int, Sequence[Operation]], states: Mapping[int, str], locators: Mapping[int, Locator]
 ) -> tuple[Collective, ...]:
-    """Return the last operations in rank order, one for all ranks in the same state. () if no operation is known.
+    """Return the last operations in rank order, one for all ranks in the same state; () if no operation is known.
 
-    ``states`` maps each rank to its state if it has ended, else to ""; ``locators`` has a function per rank.
+    ``states`` maps each rank to its state if it has ended, else to ""; ``locators`` has a function for each rank.
     """
     members: dict[Collective, list[int]] = {}
     for rank, state in sorted(states.items()):
@@ -161,9 +165,7 @@ def group_ranks(
                 line=locators[rank](newest.frames) if rank in locators else "",
             )
         members.setdefault(collective, []).append(rank)
-    if not any(reports.values()):
-        return ()
-    return tuple(replace(collective, ranks=tuple(ranks)) for collective, ranks in members.items())
+    return tuple(replace(call, ranks=tuple(ranks)) for call, ranks in members.items()) if any(reports.values()) else ()
 
 
 def explain(
@@ -171,34 +173,40 @@ def explain(
 ) -> CollectiveFinding | None:
     """Return why the ranks wait for each other forever, or None if the operations do not show it.
 
-    ``lines`` maps a rank to the line that it executes ("In [7], line 12"), if known.
+    ``lines`` maps a rank to the line that it executes ("In [7], line 12"), if it is known.
     """
     waiting = [call for call in collectives if call.state in ("waiting", "failed") and call.number is not None]
     for call, other in itertools.product(waiting, collectives):
-        if call.ranks == other.ranks or (call.group, call.number) != (other.group, other.number):
-            continue
-        first, second = sorted((call, other), key=lambda collective: collective.ranks)
-        if (call.operation, call.caller) != (other.operation, other.caller):
-            text = (
-                f"The ranks made different calls: {format_ranks(first.ranks)} {_get_wait_verb(first)} in "
-                f"{first.description}, {format_ranks(second.ranks)} in {second.description}."
-            )
-            for ddp_call in (first, second):
-                if ddp_call.caller == _BUFFERS_CALLER:
-                    return CollectiveFinding(text, _BUFFERS_REMEDY, "ddp-buffers", ddp_call.ranks)
-            return CollectiveFinding(text, _SAME_CALLS_REMEDY, "collective-order", (*first.ranks, *second.ranks))
-        if call.operation in _SAME_SIZE_OPERATIONS and (call.sizes, call.dtype) != (other.sizes, other.dtype):
-            tensors = ", ".join(
-                f"{call.sizes} {call.dtype} on {format_ranks(call.ranks)}{f' ({call.line})' if call.line else ''}"
-                for call in (first, second)
-            )
-            text = f"The ranks passed different tensors to {first.title}, operation {first.number}: {tensors}."
-            return CollectiveFinding(text, _SHAPES_REMEDY, "collective-mismatch", (*first.ranks, *second.ranks))
+        if call.ranks != other.ranks and (call.group, call.number) == (other.group, other.number):
+            first, second = sorted((call, other), key=lambda collective: collective.ranks)
+            if finding := _find_mismatch(first, second):
+                return finding
     # Start with the oldest operation in which ranks are blocked.
     for call in sorted(waiting, key=lambda call: (call.number or 0, call.ranks)):
         if late := [other for other in collectives if other.ranks != call.ranks and _is_late(other, call, reports)]:
             return _explain_missed_call(call, late, lines)
     return None
+
+
+def _find_mismatch(first: Collective, second: Collective) -> CollectiveFinding | None:
+    """Return how two operations of one group with the same number differ, or None if they match."""
+    ranks = (*first.ranks, *second.ranks)
+    if (first.operation, first.caller) != (second.operation, second.caller):
+        text = (
+            f"The ranks made different calls: {format_ranks(first.ranks)} {_get_wait_verb(first)} in "
+            f"{first.description}, {format_ranks(second.ranks)} in {second.description}."
+        )
+        if ddp_call := next((call for call in (first, second) if call.caller == _BUFFERS_CALLER), None):
+            return CollectiveFinding(text, _BUFFERS_REMEDY, "ddp-buffers", ddp_call.ranks)
+        return CollectiveFinding(text, _SAME_CALLS_REMEDY, "collective-order", ranks)
+    if first.operation not in _SAME_SIZE_OPERATIONS or (first.sizes, first.dtype) == (second.sizes, second.dtype):
+        return None
+    tensors = ", ".join(
+        f"{call.sizes} {call.dtype} on {format_ranks(call.ranks)}{f' ({call.line})' if call.line else ''}"
+        for call in (first, second)
+    )
+    text = f"The ranks passed different tensors to {first.title}, operation {first.number}: {tensors}."
+    return CollectiveFinding(text, _SHAPES_REMEDY, "collective-mismatch", ranks)
 
 
 def _is_late(call: Collective, awaited: Collective, reports: Mapping[int, Sequence[Operation]]) -> bool:
@@ -213,39 +221,26 @@ def _explain_missed_call(
     awaited: Collective, late: Sequence[Collective], lines: Mapping[int, str]
 ) -> CollectiveFinding:
     missing = tuple(sorted(rank for call in late for rank in call.ranks))
-    text = (
+    texts = [
         f"{format_ranks(awaited.ranks).capitalize()} {_get_wait_verb(awaited)} in {awaited.description}, which "
         f"{format_ranks(missing)} {'has' if len(missing) == 1 else 'have'} not called."
-    )
-    positions = list(filter(None, (_describe_position(call, lines, awaited.state == "failed") for call in late)))
-    text = " ".join([text, *positions[:_MAX_POSITIONS]])
-    if len(positions) > _MAX_POSITIONS:
-        text += f" {count(len(positions) - _MAX_POSITIONS)} more positions are in the stack traces."
+    ]
+    for call in late[:_MAX_POSITIONS]:
+        ranks = format_ranks(call.ranks).capitalize()
+        line = next((lines[rank] for rank in call.ranks if lines.get(rank)), "")
+        if call.state == "waiting":
+            texts.append(f"{ranks} {_get_wait_verb(call)} in {call.description}.")
+        elif line:
+            present, past = ("is", "was") if len(call.ranks) == 1 else ("are", "were")
+            texts.append(f"{ranks} {past if awaited.state == 'failed' else present} in {line}.")
+        elif call.state in ("finished", "failed"):
+            texts.append(f"{ranks} had {call.state}.")
+    text = " ".join(texts)
     if awaited.caller == _BUFFERS_CALLER:
         return CollectiveFinding(text, _BUFFERS_REMEDY, "ddp-buffers", missing)
     is_uneven = awaited.caller == _BACKWARD_CALLER or awaited.caller.startswith("DDP")
     return CollectiveFinding(text, UNEVEN_REMEDY if is_uneven else _SAME_CALLS_REMEDY, "collective-missed", missing)
 
 
-def _describe_position(call: Collective, lines: Mapping[int, str], has_failed: bool) -> str:  # noqa: FBT001
-    """Return the position of late ranks: "Rank 0 is in In [7], line 9; its last call was barrier, operation 4"."""
-    ranks, is_single = format_ranks(call.ranks).capitalize(), len(call.ranks) == 1
-    last_call = f"; {'its' if is_single else 'their'} last call was {call.description}" if call.operation else ""
-    line = next((lines[rank] for rank in call.ranks if lines.get(rank)), "")
-    if call.state == "waiting":
-        return f"{ranks} {_get_wait_verb(call)} in {call.description}."
-    if line:
-        present, past = ("is", "was") if is_single else ("are", "were")
-        return f"{ranks} {past if has_failed else present} in {line}{last_call}."
-    if call.state in ("finished", "failed"):
-        return f"{ranks} had {call.state}{last_call}."
-    return f"The last call of {format_ranks(call.ranks)} was {call.description}." if call.operation else ""
-
-
 def _get_wait_verb(call: Collective) -> str:
     return "waited" if call.state == "failed" else "waits" if len(call.ranks) == 1 else "wait"
-
-
-def build_table(collectives: Sequence[Collective]) -> list[tuple[str, ...]]:
-    """Return a header row and the row of each operation."""
-    return [COLUMNS, *(collective.cells for collective in collectives)]

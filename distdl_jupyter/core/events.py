@@ -1,18 +1,16 @@
 """The events of a job in ``events.jsonl`` and its log lines in ``log.jsonl``; one writer appends to both.
 
-Rules, each covered by a test:
-
-* One writer: the process that holds the job's lock, which proves that it is alive (core.locks).
-* Each ``write`` (``O_APPEND``) appends whole lines. A reader ignores bytes after the last newline (a torn line).
-* A cursor is the byte offset after the last complete line: ``read(path, after) -> (events, cursor)``.
-* Append-only; nothing is deleted when a job ends. Readers ignore unknown types and fields.
-* The events alone define the state of a job. Only the log is split into parts when it grows too long (core.logfile).
-* Events and log lines are not ordered relative to each other, except that the end of a job is written after all of its
-  log. A reader that reads the log after it has read the end gets the complete log.
+* One writer: the process that holds the job's lock, which proves that it is alive (core.locks). It appends whole lines
+  with ``O_APPEND``; nothing is deleted when a job ends. Only the log is split into parts if it is long (core.logfile).
+* A cursor is the byte offset after the last complete line: ``read(path, after) -> (events, cursor)``. Bytes after the
+  last newline (a torn line), unknown types and unknown fields are ignored.
+* Only the events define the state of a job. They are not ordered relative to log lines, except that the end of a job is
+  written after all of its log: a reader that reads the log after it has read the end gets the complete log.
 * Essential events (``logfile._SYNCED``, final states) are synced before the next write; a power cut may lose others.
 * Strict JSON in UTF-8. A metric that is not finite is the string ``"nan"``, ``"inf"`` or ``"-inf"``.
 
-Types of events and their fields (all carry ``v``, ``t`` in seconds since the epoch, and ``type``):
+Types of events and their fields (all carry ``v``, ``t`` in seconds since the epoch, and ``type``; those from a stored
+output, see ``clusters.base.Stream``, also have ``at``, the byte offset in that output):
 
 =========  ==================================================================================================
 state      ``state``, ``reason`` (a sentence, may be "")
@@ -25,7 +23,7 @@ rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known
            ``signal`` (a name such as "KILL"), ``evidence``; a rank that returns to ``waiting`` has no process
 metric     ``rank``, ``step``, ``values`` {name: number}; an event for several ``reports`` has the values of the
            last one, and in ``folded`` the bucket of each value in the same order (``core.series``); with
-           ``again`` it replaces the rank's earlier reports of this and later steps
+           ``replace`` it replaces the rank's earlier reports of this and later steps
 metric_source  ``names`` of metrics, ``from_output``: true if they are parsed from the output of the ranks from now
            on, false if ranks report them (reported values replace parsed ones)
 progress   ``rank``, ``done`` (None: no longer known), ``total`` (None: unknown), ``unit`` (may be "")
@@ -34,12 +32,12 @@ result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem
            ``collectives`` (worker.stacks.collect_operations); a second one, after a rank has ended, has details of its
            failure from the log (supervisor.postmortem)
 world      ``node_count``, ``process_count``: size of the job from this start on, if it has changed
-restart    ``reason``, ``rank`` (the one that failed first): all ranks are restarted;
-           ``requeued`` if none had failed but a queue had revoked the machines
+restart    all ranks are restarted: ``reason``, ``rank`` (that failed first); ``requeued`` if none had failed but
+           a queue had revoked the machines, ``queued`` if the job is queued again
 stall      ``since`` (epoch seconds; None: progress has resumed), ``ranks`` (those that differ), ``text``,
            ``collectives`` (the table of core.collectives)
-stacks     ``number``, ``why`` (request, stall, hang, time, failure), ``ranks``, ``missing``, ``collectives`` (the table
-           of core.collectives), ``finding`` (its text, remedy and code); the stacks are a file (core.stacks)
+stacks     ``number``, ``why`` (request, stall, hang, time, failure), ``ranks``, ``missing`` (ranks that sent none),
+           ``collectives`` and ``finding`` (of core.collectives); the stacks are a file (core.stacks)
 profile    ``number``, ``status`` (requested, recording, saving, done, failed), ``steps``, ``ranks``, ``recorded``
            (steps so far), ``why`` it failed; the recording is a file (core.profiles)
 picture    ``rank``, ``number``, ``form`` (png, jpeg), ``width``, ``height``: a picture shown by the rank; equal
@@ -61,7 +59,6 @@ attempt    all ranks are restarted; each attempt has a ``restart`` event
 count      the number of ``lines`` before it and ``counts`` {rank: [lines, lines on stderr]}, at intervals of
            logfile.COUNT_INTERVAL_BYTES; also the first line of each part, with ``first``: lines of the first file
 =========  ==================================================================================================
-Events from a stored output (see ``clusters.base.Stream``) have ``at``, the byte offset in that output.
 """
 
 from __future__ import annotations
@@ -82,6 +79,7 @@ VERSION = 1
 MAX_LOG_TEXT = 64 * 1024
 #: Types that are written to the log rather than to the events.
 LOG_TYPES = frozenset(("log", "mark", "position", "attempt", "count"))
+#: Bytes of events that are read at a time.
 _READ_CHUNK = 8 * 1024 * 1024
 
 
@@ -96,7 +94,7 @@ def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Eve
 
 
 def read_lines(path: Path, after: int, limit: int) -> bytes:
-    """Return about ``limit`` bytes of complete lines from byte ``after`` on; b"" if there are none."""
+    """Return about ``limit`` bytes of complete lines from byte ``after`` on, or b"" if there are none."""
     try:
         with path.open("rb", buffering=0) as file:
             file.seek(after)
@@ -109,7 +107,7 @@ def read_lines(path: Path, after: int, limit: int) -> bytes:
 
 
 def get_size(path: Path) -> int:
-    """Return the size of the events in bytes, 0 if there are none."""
+    """Return the size of the events in bytes, or 0 if there are none."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -131,12 +129,10 @@ def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
     """Return all events from byte ``after`` on, and the cursor after the last of them."""
     events: list[Event] = []
     for batch, cursor in read_batches(path, after):
-        events.extend(batch)
+        events += batch
         after = cursor
     return events, after
 
-
-# encoding -------------------------------------------------------------------------------------
 
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
 _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder()
@@ -174,14 +170,10 @@ def encode_number(value: float) -> float | str:
     return value if math.isfinite(value) else repr(value)
 
 
-# the time of events ---------------------------------------------------------------------------
-
-
 class Clock:
-    """Epoch seconds that never decrease, so that a job cannot end before it began.
+    """Epoch seconds from ``after`` on that never decrease, so that a job cannot end before it began.
 
     After the system clock was set back, time follows the monotonic clock until the system clock is ahead again.
-    ``after`` is the earliest time to return, 0 for no limit.
     """
 
     def __init__(self, after: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""Determine which rank of a job failed first, and how the others ended because of it. Pure functions.
+"""Determines which rank of a job failed first, and how the others ended because of it. Pure functions.
 
 In synchronous training, one failing rank makes all others fail within milliseconds, sometimes before its end is
 detected. So an error that only reports a lost peer (an echo) is not the cause if there is another error. If the lost
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distdl_jupyter.core.collectives import UNEVEN_REMEDY, Collective, CollectiveFinding
-from distdl_jupyter.core.humanize import count, seconds_taken
+from distdl_jupyter.core.humanize import count
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.worker.hooks.frameworks import is_peer_lost
 
@@ -31,8 +31,6 @@ _COLLECTIVE_ERROR = re.compile(
     r"monitoredBarrier|Watchdog caught collective|Detected mismatch between collectives|collective operation timeout|"
     r"Received data size doesn't match|Application timeout caused pair closure"
 )
-#: The shortest time span that is reported, in seconds.
-_MIN_SPAN = 0.05
 _ENDED_EARLY_REMEDY = (
     "The code called os._exit(), or exit() of a C library. Let the code run to its end, or call sys.exit()."
 )
@@ -71,7 +69,7 @@ class RankView:
     error_time: float | None = None
     #: When the result or the error was received, by the supervisor's clock.
     result_time: float | None = None
-    #: Why the value of a rank that completed is missing, "" if it is not.
+    #: Why the value of a rank that completed is missing, or "" if it is not.
     problem: str = ""
     #: Its last collective operations when its code ended (worker.stacks.collect_operations).
     collectives: dict[str, Any] | None = None
@@ -89,14 +87,13 @@ class RankView:
 
 @dataclass(slots=True)
 class Failure:
-    """The cause of a failed job. ``when`` is in epoch seconds.
+    """The cause of a failed job, at ``when`` (epoch seconds).
 
     ``what`` is a short phrase: ``KeyError: 'label'``, ``exit code 3``, ``ended by SIGKILL``, ``lost with node-b``;
-    ``kind`` is exception, exit, signal, lost, or unequal (``what`` is then a sentence about the ranks that had
-    finished while ``rank`` still waited for them). ``others`` are the other ranks without a result in order of time,
-    as ``{"rank", "what", "after"}``; ``after`` is in seconds since the first failure. ``code`` is a stable name of the
-    failure for programs and help links: the code of the error, or one for how the rank ended. ``collectives`` has the
-    last collective operation of each rank if one of them caused the failure.
+    ``kind`` is exception, exit, signal, lost, or unequal (``what`` is then a sentence about the ranks that had finished
+    while ``rank`` still waited for them). ``others`` are the other ranks without a result as ``{"rank", "what",
+    "after"}``, by the seconds ``after`` the first failure. ``code`` is a stable name for programs and help links.
+    ``collectives`` has the last collective operation of each rank if one of them caused the failure.
     """
 
     rank: int
@@ -134,19 +131,22 @@ def add_collectives(failure: Failure, table: Sequence[Collective], finding: Coll
 
 
 def find_first_failure(ranks: Sequence[RankView]) -> Failure | None:
-    """Return the earliest failure that is not an echo (else the earliest echo), None if no rank failed."""
+    """Return the earliest failure that is not an echo (else the earliest echo), or None if no rank failed."""
     failed = [rank for rank in ranks if has_failed(rank)]
-    if not failed:
-        return None
-    if all(rank.evidence == _STOPPED for rank in failed):
+    if failed and all(rank.evidence == _STOPPED for rank in failed):
         # The launcher ended them early because another rank crashed after its work was done.
         failed += [rank for rank in ranks if has_crashed_at_end(rank)]
+    if not failed:
+        return None
 
-    def when(rank: RankView) -> float:
+    def get_time(rank: RankView) -> float:
         return min((t for t in (rank.error_time, rank.ended) if t is not None), default=0.0)
 
-    first = min(failed, key=lambda rank: (_is_secondary(rank), when(rank), rank.rank))
-    others = sorted((r for r in ranks if r is not first and r.ok is not True and (has_failed(r) or r.ended)), key=when)
+    first = min(failed, key=lambda rank: (_is_secondary(rank), get_time(rank), rank.rank))
+    others = sorted(
+        (r for r in ranks if r is not first and r.ok is not True and (has_failed(r) or r.ended)), key=get_time
+    )
+    first_time = get_time(first)
     kind = "exception" if first.error and not describe_crash(first) else "signal" if first.signal else "exit"
     kind = "lost" if is_lost(first) else kind
     code, evidence = f"rank-{kind}", first.evidence
@@ -156,34 +156,34 @@ def find_first_failure(ranks: Sequence[RankView]) -> Failure | None:
         code, evidence = "rank-ended-early", _ENDED_EARLY_REMEDY
     failure = Failure(
         rank=first.rank,
-        when=when(first),
+        when=first_time,
         what=describe(first),
         kind=kind,
         error=first.error,
         evidence=evidence,
-        others=[{"rank": r.rank, "what": describe(r), "after": max(0.0, when(r) - when(first))} for r in others],
+        others=[{"rank": r.rank, "what": describe(r), "after": max(0.0, get_time(r) - first_time)} for r in others],
         code=str((first.error or {}).get("code", "")) or code,
     )
     if first.result_time is None or not is_echo(first.error):
         return failure
     finished = [rank for rank in ranks if rank.ok is True and (rank.result_time or math.inf) <= first.result_time]
-    if not finished:
-        return failure
-    # The lost peers of this rank had finished, not failed.
-    lead = first.result_time - max(rank.result_time or 0.0 for rank in finished)
-    text = f"{ranks_in_words([rank.rank for rank in finished])} had finished ".capitalize()
-    text += f"{seconds_taken(lead)} earlier" if lead >= _MIN_SPAN else "just before"
+    return _explain_finished(failure, first, finished) if finished else failure
+
+
+def _explain_finished(failure: Failure, waiting: RankView, finished: Sequence[RankView]) -> Failure:
+    """Return the failure of a rank whose lost peers had finished, not failed."""
+    text = f"{ranks_in_words([rank.rank for rank in finished])} had finished".capitalize()
     steps = [rank.last_step for rank in finished if rank.last_step is not None]
     if len(steps) == len(finished):
         text += f" (step {count(last_step := max(steps))})"
-        # The step of this rank comes from its last report, or from the loop variable at the failed line.
-        values = (first.error or {}).get("values") or []
+        # The step of the waiting rank comes from its last report, or from the loop variable at the failed line.
+        values = (waiting.error or {}).get("values") or []
         is_next = any(name in _STEP_NAMES and str(value) == f"{last_step + 1:.0f}" for name, value in values)
-        step = last_step + 1 if is_next else first.last_step
+        step = last_step + 1 if is_next else waiting.last_step
         if step is not None and step > last_step:
-            text += f" while rank {first.rank} was in step {count(step)}: the ranks made different numbers of steps"
+            text += f" while rank {waiting.rank} was in step {count(step)}: the ranks made different numbers of steps"
             return replace(failure, kind="unequal", what=text, evidence=UNEVEN_REMEDY, code=_UNEVEN_CODE)
-    text += f" while rank {first.rank} was still waiting for {'it' if len(finished) == 1 else 'them'}: the ranks"
+    text += f" while rank {waiting.rank} was still waiting for {'it' if len(finished) == 1 else 'them'}: the ranks"
     text += " did not make the same steps or collective calls"
     return replace(failure, kind="unequal", what=text, evidence=_UNEQUAL_REMEDY, code="unequal-calls")
 
@@ -205,11 +205,9 @@ def has_failed(rank: RankView) -> bool:
     """
     if rank.ok is False:
         return True
-    if has_crashed_at_end(rank) or (rank.ok is True and rank.evidence == _STOPPED):
+    if rank.status != "ended" or has_crashed_at_end(rank) or (rank.ok is True and rank.evidence == _STOPPED):
         return False
-    return rank.status == "ended" and (
-        bool(rank.code) or rank.signal is not None or is_lost(rank) or has_ended_early(rank)
-    )
+    return bool(rank.code) or rank.signal is not None or is_lost(rank) or has_ended_early(rank)
 
 
 def has_ended_early(rank: RankView) -> bool:
@@ -245,5 +243,5 @@ def describe(rank: RankView) -> str:
 
 
 def describe_crash(rank: RankView) -> str:
-    """Return where the rank's process crashed: "Segmentation fault in Cell [3], line 3, in inner"; "" otherwise."""
+    """Return where the rank's process crashed ("Segmentation fault in Cell [3], line 3, in inner"), or ""."""
     return str((rank.error or {}).get("crash") or "") if rank.signal else ""

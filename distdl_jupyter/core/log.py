@@ -3,14 +3,14 @@
 * Equal lines of several ranks within ``FOLD_SECONDS`` are one row. For each of its ranks, a row has the position of the
   line; the view of one rank sorts its rows by position, so it shows the rank's exact output.
 * A line that is redrawn (a progress bar) is in ``open`` while it changes and becomes a row when it ends.
-* The newest ``tail`` rows are kept.
+* The newest ``tail`` rows stay in memory.
 
-Call ``LogBook.apply(event)`` for each event in order; ``changes(mark)`` returns the rows that were added or replaced.
-Text is safe to display (``core.humanize``) but not escaped for HTML; its styles are separate.
+Call ``LogBook.apply(event)`` for each event in order; ``get_changes(mark)`` returns the rows that were added or
+replaced. Text is safe to display (``core.humanize``) but not escaped for HTML; its styles are separate.
 
 ``LogWindow`` reads a short log from its beginning and a long one from its end. A reader that falls far behind skips
-ahead, and a new ``book`` starts there, whose rows are numbered from the byte at which it starts. ``before`` reads
-earlier rows again, piece by piece; each line is in exactly one row.
+ahead, and a new ``book`` starts there, whose rows are numbered from the byte at which it starts. ``read_rows_before``
+reads the rows before these again, piece by piece; each line is in exactly one row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import secrets
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
@@ -31,13 +31,18 @@ from distdl_jupyter.core.view import JobView
 FOLD_SECONDS = 2.0
 #: Number of rows searched for an equal line. It does not depend on ``tail``, so all books fold in the same way.
 MAX_RECENT_ROWS = 20_000
+#: Number of rows of a book by default.
 MAX_ROWS = 5000
-#: Maximum bytes of a log that is read from its beginning, and of a reader's backlog before it skips ahead.
-MAX_UNREAD_BYTES, MAX_BACKLOG_BYTES = 8 * 1024 * 1024, 4 * 1024 * 1024
+#: Maximum bytes of a log that is read from its beginning.
+MAX_UNREAD_BYTES = 8 * 1024 * 1024
+#: Maximum bytes of a reader's backlog before it skips ahead.
+MAX_BACKLOG_BYTES = 4 * 1024 * 1024
 #: Bytes that are folded at a time, and separately from others, so that they can be read again.
 PIECE_BYTES = 512 * 1024
-#: Number of marks of a book, and of books with different marks. Marks are below 2**53, as JavaScript requires.
-_MARKS_PER_BOOK, _MAX_BOOKS = 2**32, 2**20
+#: Number of marks of a book.
+_MARKS_PER_BOOK = 2**32
+#: Number of books with different marks; marks are below 2**53, as JavaScript requires.
+_MAX_BOOKS = 2**20
 
 
 @dataclass(slots=True, eq=False)
@@ -54,26 +59,9 @@ class FoldedRow:
     text: str
     redraws: int = 0
     styles: Styles = ()
-    _position: int = 0
+    lines: dict[int, int] = field(default_factory=dict)
     n: int = -1
     revision: int = 0
-    #: To save memory, only rows of several ranks have a dict.
-    _positions: dict[int, int] | None = None
-
-    @property
-    def lines(self) -> dict[int, int]:
-        """Return the position of the line of each rank."""
-        return self._positions or ({self.rank: self._position} if self._position and self.rank is not None else {})
-
-    def add(self, rank: int, position: int) -> None:
-        """Record that another rank has printed it."""
-        self._positions = self._positions or self.lines
-        self._positions[rank] = position
-
-    @property
-    def ranks(self) -> int:
-        """Return the number of ranks that printed the line; 0 for a line of the system."""
-        return len(self._positions) if self._positions else int(self._position > 0)
 
 
 class LogBook:
@@ -118,7 +106,7 @@ class LogBook:
 
     @property
     def open(self) -> list[FoldedRow]:
-        """Return the lines that are being redrawn, the most recently redrawn last."""
+        """The lines that are being redrawn, the most recently redrawn last."""
         return sorted(self._open_rows.values(), key=lambda row: row.revision)
 
     def has_mark(self, mark: int) -> bool:
@@ -132,7 +120,7 @@ class LogBook:
 
     def is_from_all(self, row: FoldedRow) -> bool:
         """Return whether all ranks printed the row; False for a job with one rank."""
-        return row.ranks == self.process_count > 1
+        return len(row.lines) == self.process_count > 1
 
     def get_changes(self, since: int = 0, limit: int | None = None) -> tuple[list[FoldedRow], int, int]:
         """Return the rows that changed since a mark, the mark for the next call, and the number of rows left for it.
@@ -150,33 +138,29 @@ class LogBook:
 
     @property
     def first(self) -> int:
-        """Number of the oldest row that is kept."""
+        """Number of the oldest row in memory."""
         return self.rows[0].n if self.rows else self.next
 
     def get_rows(self, first: int, before: int) -> list[FoldedRow]:
-        """Return the kept rows with numbers from ``first`` on and below ``before``."""
+        """Return the rows in memory with numbers from ``first`` on and below ``before``."""
         return [row for row in self.rows if first <= row.n < before]
 
     def get_rank_rows(self, rank: int) -> list[FoldedRow]:
-        """Return the kept rows of one rank in the order in which it printed them."""
+        """Return the rows in memory of one rank in the order in which it printed them."""
         return sorted((row for row in self.rows if rank in row.lines), key=lambda row: row.lines[rank])
 
     def _add(self, t: float, rank: int | None, stream: str, text: str, redraws: int = 0, styles: Styles = ()) -> None:
         self.mark = revision = self.mark + 1
         is_foldable = isinstance(rank, int) and redraws <= 1
-        if isinstance(rank, int):
-            self._position += 1
-            row = self._recent.find(t, rank, stream, text) if is_foldable else None
-            if row is not None:
-                row.add(rank, self._position)
-                row.revision = revision
-                if self._by_change.pop(row.n, None):
-                    self._by_change[row.n] = row
-                return
-            row = FoldedRow(t, rank, stream, text, redraws, styles, self._position)
-        else:
-            row = FoldedRow(t, None, stream, text, redraws, styles)
-        row.n, row.revision = self.next, revision
+        self._position += rank is not None
+        if is_foldable and rank is not None and (row := self._recent.find(t, rank, stream, text)) is not None:
+            row.lines[rank] = self._position
+            row.revision = revision
+            if self._by_change.pop(row.n, None):
+                self._by_change[row.n] = row
+            return
+        lines = {} if rank is None else {rank: self._position}
+        row = FoldedRow(t, rank, stream, text, redraws, styles, lines, self.next, revision)
         self.next += 1
         if len(self.rows) == self.rows.maxlen:
             del self._by_change[self.rows[0].n]
@@ -217,7 +201,7 @@ class _RecentRows:
 
 
 class LogWindow:
-    """The log of one job of ``process_count`` ranks in the file ``path``; ``book`` keeps the newest ``tail`` rows."""
+    """The log of one job of ``process_count`` ranks in the file ``path``; ``book`` has the newest ``tail`` rows."""
 
     def __init__(self, path: Path, process_count: int = 0, tail: int = MAX_ROWS) -> None:
         self.book = LogBook(process_count, tail)

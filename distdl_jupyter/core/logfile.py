@@ -28,19 +28,20 @@ from distdl_jupyter.core.view import JobView
 
 #: Bytes of text between two ``count`` lines.
 COUNT_INTERVAL_BYTES = 128 * 1024
-#: Bytes that are read at a time: of a log, to find the beginning of a line, and first to find the last lines.
-_READ_CHUNK, _LINE_CHUNK, _FIRST_READ = 8 * 1024 * 1024, 128 * 1024, 256 * 1024
-#: Bytes at the end of a file that are searched for the time of its last line, and the beginning of a line.
+#: Bytes of a log that are read at a time.
+_READ_CHUNK = 8 * 1024 * 1024
+#: Bytes that are read at a time to find the beginning of a line.
+_LINE_CHUNK = 128 * 1024
+#: Bytes at the end of a log that are read first to find the last lines.
+_FIRST_READ = 256 * 1024
+#: Bytes at the end of a file that are searched for the time of its last line.
 _END_CHUNK = 4096
 _LINE_START = re.compile(rb'^\{"v":\d+,"t":(\d+(?:\.\d+)?),', re.MULTILINE)
 _sync = getattr(os, "fdatasync", os.fsync)  # not on macOS
 #: Synced types: a job without its result or end counts as lost; without its handle, its processes cannot be found.
 _SYNCED = ("handle", "result")
-#: Number of parts that are kept.
+#: Number of parts that are not deleted.
 _MAX_PARTS = 2
-
-
-# reading ----------------------------------------------------------------------------------------
 
 
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
@@ -70,11 +71,11 @@ def read_range(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
     """Return the lines from one cursor to another, and the cursor after the last of them."""
     lines: list[Event] = []
     while begin < end:
-        chunk, after = read(path, begin, end - begin)
-        if after == begin or after > end:
+        chunk, cursor = read(path, begin, end - begin)
+        if not begin < cursor <= end:
             break
         lines += chunk
-        begin = after
+        begin = cursor
     return lines, begin
 
 
@@ -86,9 +87,7 @@ def _read_backward(
     The first item has about ``size`` bytes, each next one four times as many; the last one begins at ``floor``.
     """
     while True:
-        begin, deleted = end - size, find_deleted_range(path)
-        if deleted is not None and begin < deleted[1] and end > deleted[0]:  # the deleted bytes do not count
-            begin = deleted[0] - size + max(0, end - deleted[1])
+        begin = end - size
         position = find_line(path, begin, end) if begin > floor else floor
         lines, cursor = read_range(path, position, end)
         yield lines, position, cursor
@@ -102,9 +101,8 @@ def count_lines(path: Path, begin: int, view: JobView, end: int | None = None) -
 
     In a long log, only the lines after the last ``count`` are read.
     """
-    for lines, position, cursor in _read_backward(
-        path, get_size(path) if end is None else end, begin, 3 * COUNT_INTERVAL_BYTES
-    ):
+    end = get_size(path) if end is None else end
+    for lines, position, cursor in _read_backward(path, end, begin, 3 * COUNT_INTERVAL_BYTES):
         counts = [index for index, line in enumerate(lines) if line["type"] == "count"]
         if counts or position == begin:
             for line in lines[counts[-1] if counts else 0 :]:
@@ -165,14 +163,12 @@ def read_last_lines(
     return result
 
 
-# the files of the log -------------------------------------------------------------------------
-
-
 def list_parts(path: Path) -> list[tuple[int, Path]]:
     """Return the parts after the first file in order, each with the offset of its first byte; [] for most logs."""
-    folder = path.with_name("parts")
     try:
-        files = [file for file in folder.iterdir() if file.suffix == ".jsonl" and file.stem.isdecimal()]
+        files = [
+            file for file in path.with_name("parts").iterdir() if file.suffix == ".jsonl" and file.stem.isdecimal()
+        ]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted((int(file.stem), file) for file in files)
@@ -184,20 +180,20 @@ def find_newest_part(path: Path) -> tuple[int, Path]:
 
 
 def get_size(path: Path) -> int:
-    """Return the size of the log including deleted parts, 0 if there is none."""
+    """Return the size of the log including deleted parts, or 0 if there is no log."""
     begin, file = find_newest_part(path)
     return begin + events.get_size(file)
 
 
 def find_deleted_range(path: Path) -> tuple[int, int] | None:
-    """Return the first and the end byte of the deleted range of the log, None if the log is complete."""
+    """Return the first and the end byte of the deleted range of the log, or None if the log is complete."""
     files = list_parts(path)
     begin = path.stat().st_size if files else 0
     return (begin, files[0][0]) if files and begin < files[0][0] else None
 
 
 def read_bytes(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
-    """Return about ``limit`` bytes of complete lines of one file, at least one line, and their position.
+    """Return the position of about ``limit`` bytes of complete lines of one file, at least one line, and these bytes.
 
     They start at the byte ``begin``, or after the deleted range if that contains it. There are none at the end.
     """
@@ -224,7 +220,7 @@ class LineFile:
         end = os.pread(self._fd, _END_CHUNK, max(0, length - _END_CHUNK)) if length else b""
         #: Whether the last line is incomplete because its writer died, so that a newline must precede the next one.
         self._is_torn = bool(end) and not end.endswith(b"\n")
-        #: The time of the last line (epoch seconds), 0 if there is none.
+        #: The time of the last line (epoch seconds), or 0 if there is none.
         self.last_time = max((float(match[1]) for match in _LINE_START.finditer(end)), default=0.0)
 
     def append(self, lines: bytes) -> None:
@@ -281,7 +277,7 @@ class EventWriter:
         begin, file = find_newest_part(self._log_path)
         self.log, self.events = LineFile(file, begin), LineFile(path)
         self._clock = Clock(max(self.events.last_time, self.log.last_time))
-        #: The events inside ``batch_events`` and their time, None outside.
+        #: The events inside ``batch_events`` (None outside) and their time.
         self._batch: list[Event] | None = None
         self._batch_time = 0.0
 

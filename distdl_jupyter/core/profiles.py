@@ -19,17 +19,21 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from distdl_jupyter.core.store import JobFolder
 
 FOLDER_NAME = "profiles"
-#: Maximum number of steps of a profile, and maximum size of a rank's trace in bytes.
-MAX_STEPS, MAX_TRACE_BYTES = 50, 100_000_000
-#: Maximum number of operators in a profile, and size of the pieces of a trace in bytes.
-_MAX_OPERATORS, _CHUNK_BYTES = 100, 1 << 20
+#: Maximum number of steps of a profile.
+MAX_STEPS = 50
+#: Maximum size of a rank's trace in bytes.
+MAX_TRACE_BYTES = 100_000_000
+#: Maximum number of operators of a profile.
+_MAX_OPERATORS = 100
+#: Bytes of a trace that are processed at a time.
+_CHUNK_BYTES = 1 << 20
 _NAME_FIELD = re.compile(r'"name": ("(?:[^"\\]|\\.)*")')
 
 
@@ -79,16 +83,10 @@ class _Summary(msgspec.Struct):
     """The summary from one rank. An operator is (name, kind, calls, self time in microseconds)."""
 
     rank: int
-    steps: int
+    steps: Annotated[int, msgspec.Meta(ge=1)]
     seconds: float
     operators: list[tuple[str, str, float, float]]
     host: str | None = None
-
-
-class _ProfileFile(msgspec.Struct):
-    t: float
-    ranks: list[_Summary]
-    missing: dict[int, str] = {}
 
 
 def get_folder(folder: JobFolder, number: int) -> Path:
@@ -103,21 +101,18 @@ def list_numbers(folder: JobFolder) -> list[int]:
 
 
 def read(folder: JobFolder, number: int | None = None) -> Profile | None:
-    """Return a stored profile, the newest by default; None if there is none or it cannot be read."""
+    """Return a stored profile, the newest by default, or None if there is none or it cannot be read."""
     number = max(list_numbers(folder), default=0) if number is None else number
     path = get_folder(folder, number)
     try:
         return parse_profile(number, json.loads((path / "profile.json").read_text(encoding="utf-8")), path)
-    except (OSError, ValueError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
 def parse_profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
-    """Return the content of a ``profile.json``. Raises ValueError."""
-    content = msgspec.convert(data, _ProfileFile, str_keys=True)
-    summaries = sorted(content.ranks, key=lambda summary: summary.rank)
-    for summary in summaries:
-        summary.steps = max(1, summary.steps)
+    """Return the content of a ``profile.json``. Raises ValueError, LookupError, TypeError, AttributeError."""
+    summaries = sorted(msgspec.convert(data["ranks"], list[_Summary]), key=lambda summary: summary.rank)
     ranks = tuple(ProfiledRank(row.rank, row.host or "", row.steps, row.seconds / row.steps) for row in summaries)
     step = statistics.fmean(rank.seconds for rank in ranks) if ranks else 0.0
     #: Calls and self time (seconds) per step of each rank, by name and kind.
@@ -134,12 +129,12 @@ def parse_profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
     traces = {rank.rank: path / f"rank-{rank.rank}.json.gz" for rank in ranks}
     return Profile(
         number=number,
-        t=content.t,
+        t=float(data["t"]),
         steps=max((rank.steps for rank in ranks), default=0),
         seconds=step,
         ranks=ranks,
         operators=tuple(operators[:_MAX_OPERATORS]),
-        missing=content.missing,
+        missing={int(rank): str(reason) for rank, reason in data.get("missing", {}).items()},
         traces={rank: trace for rank, trace in traces.items() if trace.is_file()},
     )
 

@@ -9,8 +9,10 @@ from distdl_jupyter.core.errors import JobNotRunning
 from distdl_jupyter.core.humanize import listing, plural, size
 from distdl_jupyter.core.state import State
 
-#: Values of ``lacks``: resources are free but reserved for earlier jobs; the job waits for the end of another one.
-ORDER, AFTER = "order", "after"
+#: Value of ``QueueView.lacks``: the resources are free, but reserved for jobs that are ahead.
+ORDER = "order"
+#: Value of ``QueueView.lacks``: the job waits for the end of another one.
+AFTER = "after"
 #: The beginning of the end reason of a job that was moved to another cluster; its name and a period follow.
 MOVED_PREFIX = "The job was moved to "
 
@@ -55,10 +57,9 @@ class QueueView:
     """The position of a queued job: ``position``, from 1, among ``of`` queued jobs; 0 if it is unknown.
 
     ``needs``, ``free`` and ``total`` map the requested resources (gpus, cores, memory in bytes) to amounts. ``lacks``
-    has the resources that are not free ("gpus", ...), or ``ORDER`` or ``AFTER``. ``names`` are the jobs that hold these
-    resources, are ahead, or must complete first; ``why`` is the reason as text. ``holding`` are the jobs that run on
-    the machine, ``host`` is its name if it is another one, ``number`` the job's number by time. If ``is_fixed`` is set,
-    the order cannot be changed here.
+    has the resources that are not free, or ``ORDER`` or ``AFTER``; ``names`` are the jobs that hold these resources,
+    are ahead, or must complete first; ``why`` is the reason as text. ``holding`` are the jobs that run on the machine
+    ``host`` ("" for this one), ``number`` the job's number by time. ``is_fixed``: the order cannot be changed here.
     """
 
     position: int = 1

@@ -1,15 +1,16 @@
 """Stack dumps of a job's ranks: parsed, labeled like tracebacks, and compared between ranks.
 
-A job's folder keeps a snapshot as ``stacks/<number>.json``::
+A job's folder has a snapshot as ``stacks/<number>.json``::
 
     {"t", "why", "ranks": {"0": {"text", "host", "pid", "state", "step", "silent", "about"}}, "missing": {"3": "why"},
      "sources": {file: {line: text}}, "collectives": {"0": {...}}, "ended": {"3": "finished"}}
 
 ``text`` is the output of ``faulthandler``, ``silent`` the seconds since the rank was active, ``about`` the rank's
-description of itself (see ``worker.stacks``), ``sources`` the lines of the user's own files at that time,
-``collectives`` the last collective operations of each rank and ``ended`` how ranks ended (see ``core.collectives``). A
-frame belongs to a cell, the user's files, a library or the worker. Failed ranks label the frames of their tracebacks
-themselves (``worker.failure``); stacks are labeled here, because a stuck rank cannot do so. The labels are the same.
+description of itself (``worker.stacks``), ``sources`` the lines of the user's files at that time, ``collectives`` the
+last collective operations of each rank and ``ended`` the state of ranks that had ended (``core.collectives``).
+
+A rank that fails labels the frames of its traceback itself (``worker.failure``). A stuck rank cannot do so, so its
+frames are labeled here in the same way.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ _WRAPPERS = frozenset(("wrapper", "inner", "wrapped", "decorate_context"))
 _REQUEST_CELL = re.compile(r"<((?!frozen |string>|stdin>).+), \d+>")
 #: The execution count in the label of a cell: "In [7]".
 _EXECUTION_COUNT = re.compile(r"\[(\d+)\]")
-#: Maximum size of a source file in bytes, and of a displayed line in characters.
-_MAX_SOURCE_BYTES, _MAX_LINE_LENGTH = 4_000_000, 300
-
-
-# threads ----------------------------------------------------------------------------------------
+#: The folders that installed packages are in.
+_PACKAGE_FOLDERS = ("site-packages/", "dist-packages/")
+#: Maximum size of a source file in bytes.
+_MAX_SOURCE_BYTES = 4_000_000
+#: Maximum number of characters of a source line.
+_MAX_LINE_LENGTH = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Frame:
     kind: str = ""
     label: str = ""
     source: str = ""
-    #: The execution count of its cell, None if unknown.
+    #: The execution count of its cell, or None if it is unknown.
     cell: int | None = None
 
     @property
@@ -90,7 +92,7 @@ class Thread:
 
     @property
     def user_frame(self) -> Frame | None:
-        """The newest frame in the user's code, None without one."""
+        """The newest frame in the user's code, or None if there is none."""
         return next((frame for frame in self.frames if frame.is_user_code), None)
 
     @property
@@ -100,7 +102,7 @@ class Thread:
 
     @property
     def awaited_call(self) -> str:
-        """The collective operation in which the thread waits for other ranks ("hvd.allreduce"), "" for none."""
+        """The collective operation in which the thread waits for other ranks ("hvd.allreduce"), or ""."""
         if any(frame.file.startswith("<frozen importlib") for frame in self.library_frames):
             return ""  # the module is being imported, so nothing waits
         for frame in reversed(self.library_frames):
@@ -111,40 +113,41 @@ class Thread:
 
 
 def parse(text: str) -> tuple[Thread, ...]:
-    """Return the threads in the output of ``faulthandler`` in order; of repeated threads, only the last one.
-
-    Other lines are skipped. ``FrameLabeler`` sets the kind and the label of the frames later.
-    """
-    threads: dict[str, Thread] = {}
+    """Return the threads in the output of ``faulthandler`` in order; if a thread is repeated, only the last one."""
+    threads: dict[str, tuple[re.Match[str], list[Frame]]] = {}
     frames: list[Frame] = []
     for line in text.splitlines():
         if (header := _THREAD.fullmatch(line)) is not None:
             frames = []
             threads.pop(header[2], None)
-            threads[header[2]] = Thread(header[2], name=header[3] or "", current=header[1] != "Thread")
-        elif threads and (call := _FRAME.fullmatch(line)) is not None:
+            threads[header[2]] = header, frames
+        elif (call := _FRAME.fullmatch(line)) is not None:
             # faulthandler writes non-ASCII characters as \xe9, \u4e2d.
             file, name = (_ESCAPE.sub(lambda match: chr(int(match[1][1:], 16)), call[part]) for part in (1, 3))
             frames.append(Frame(file, int(call[2]) if call[2].isdigit() else 0, name))
-            ident = next(reversed(threads))
-            threads[ident] = replace(threads[ident], frames=tuple(frames))
-    return tuple(threads.values())
+    return tuple(
+        Thread(ident, tuple(frames), name=header[3] or "", current=header[1] != "Thread")
+        for ident, (header, frames) in threads.items()
+    )
 
 
 class FrameLabeler:
     """Classifies frames as cell, user's file, library or worker, and labels them as tracebacks do.
 
-    ``payload`` is the job's payload.json, ``about`` the rank's description, ``sources`` lines by file and number.
+    ``payload`` is the job's payload.json, ``rank_info`` the rank's description, ``sources`` lines by file and number.
     """
 
     def __init__(
-        self, payload: Mapping[str, Any], about: Mapping[str, Any], sources: Mapping[str, Mapping[str, str]]
+        self, payload: Mapping[str, Any], rank_info: Mapping[str, Any], sources: Mapping[str, Mapping[str, str]]
     ) -> None:
         self._cells: Mapping[str, Mapping[str, Any]] = payload.get("sources") or {}
         #: A cell that the rank compiles itself has the notebook's line numbers.
         self._compiled_file = str(payload.get("filename") or "") if payload.get("kind") == "cell" else ""
-        folders = (about.get("worker"), about.get("code"), about.get("stdlib"), payload.get("working_directory"))
-        self._worker, self._code, self._stdlib, self._directory = map(_make_prefix, folders)
+        self._worker, self._code, self._stdlib, self._directory = map(
+            _make_prefix,
+            (rank_info.get("worker"), rank_info.get("code"), rank_info.get("stdlib"), payload.get("working_directory")),
+        )
+        self._package = self._worker.removesuffix("worker/")
         self._sources = sources
 
     def label_thread(self, thread: Thread, *, main: bool) -> Thread:
@@ -154,61 +157,56 @@ class FrameLabeler:
         """
         frames: list[Frame] = []
         for frame in reversed(thread.frames):
-            kind, is_hook = self._classify(frame.file), self._is_package(frame.file)
-            if is_hook and kind in ("worker", "library") and any(outer.is_user_code for outer in frames):
+            kind, is_package = self._classify(frame.file), frame.file.startswith(self._package)
+            if is_package and kind in ("worker", "library") and any(outer.is_user_code for outer in frames):
                 continue
-            is_startup = is_hook or frame.file.startswith(("<frozen ", f"{self._stdlib}runpy.py"))
+            is_startup = is_package or frame.file.startswith(("<frozen ", f"{self._stdlib}runpy.py"))
             if main and is_startup and all(outer.kind == "worker" for outer in frames):
                 kind = "worker"  # callers of the user's code: this package and Python's startup
-            frames.append(self._label_frame(frame, kind))
+            frames.append(self._label_cell_frame(frame) if kind == "cell" else self._label_frame(frame, kind))
         return replace(thread, frames=tuple(reversed(frames)), main=main)
 
     def locate(self, calls: Sequence[collectives.Call]) -> str:
-        """Return the location of the user's newest call in a stack, "" if there is none."""
+        """Return the location of the user's newest call in a stack, or "" if there is none."""
         frame = self.label_thread(Thread("", tuple(Frame(*call) for call in calls)), main=True).user_frame
         return "" if frame is None else frame.location
-
-    def _is_package(self, file: str) -> bool:
-        return bool(self._worker) and file.startswith(self._worker.removesuffix("worker/"))
 
     def _classify(self, file: str) -> str:
         if file in self._cells or _REQUEST_CELL.fullmatch(file):
             return "cell"
-        if self._worker and file.startswith(self._worker):
+        if file.startswith(self._worker):
             return "worker"
-        if self._code and file.startswith(self._code):
+        if file.startswith(self._code):
             return "user"
-        if self._is_package(file):
-            return "library"
-        is_installed = "site-packages/" in file or "dist-packages/" in file or file.startswith("<")
-        return "library" if is_installed or (self._stdlib and file.startswith(self._stdlib)) else "user"
+        is_library = any(folder in file for folder in _PACKAGE_FOLDERS)
+        return "library" if is_library or file.startswith((self._package, self._stdlib, "<")) else "user"
 
     def _label_frame(self, frame: Frame, kind: str) -> Frame:
-        if kind != "cell":
-            source = self._sources.get(frame.file, {}).get(str(frame.line), "") if kind == "user" else ""
-            roots = (self._code, self._stdlib, self._directory)
-            root = next((root for root in roots if root and frame.file.startswith(root)), "")
-            label = frame.file[len(root) :] if root else frame.file.rpartition("/")[2] or frame.file
-            for marker in ("site-packages/", "dist-packages/"):
-                label = frame.file.rpartition(marker)[2] if marker in frame.file else label
-            return replace(frame, kind=kind, label=label, source=source)
+        source = self._sources.get(frame.file, {}).get(str(frame.line), "") if kind == "user" else ""
+        roots = (self._code, self._stdlib, self._directory)
+        root = next((root for root in roots if frame.file.startswith(root)), None)
+        label = frame.file.rpartition("/")[2] or frame.file if root is None else frame.file[len(root) :]
+        for folder in _PACKAGE_FOLDERS:
+            label = frame.file.rpartition(folder)[2] if folder in frame.file else label
+        return replace(frame, kind=kind, label=label, source=source)
+
+    def _label_cell_frame(self, frame: Frame) -> Frame:
         cell = self._cells.get(frame.file, {})
         shift = int(cell.get("first_line") or 1) - 1
         is_compiled = frame.file == self._compiled_file
         lines = str(cell.get("text", "")).split("\n")
         index = frame.line - 1 - (shift if is_compiled else 0)
-        source = (
-            redact.mask_text(lines[index].strip()[:_MAX_LINE_LENGTH]) if frame.line and 0 <= index < len(lines) else ""
-        )
+        has_source = frame.line and 0 <= index < len(lines)
+        source = redact.mask_text(lines[index].strip()[:_MAX_LINE_LENGTH]) if has_source else ""
         request = _REQUEST_CELL.fullmatch(frame.file)
         label = str(cell.get("label") or (f"{request[1][:1].upper()}{request[1][1:]}" if request else frame.file))
         line = frame.line + shift if frame.line and not is_compiled else frame.line
         count = _EXECUTION_COUNT.search(label)
-        return replace(frame, kind=kind, label=label, line=line, source=source, cell=int(count[1]) if count else None)
+        return replace(frame, kind="cell", label=label, line=line, source=source, cell=int(count[1]) if count else None)
 
 
-def _make_prefix(path: object) -> str:
-    return f"{path}/" if path else ""
+def _make_prefix(folder: object) -> str:
+    return f"{folder}/" if folder else "\0"  # no path begins with \0
 
 
 def read_sources(
@@ -217,20 +215,17 @@ def read_sources(
     """Return the lines of the user's files that the dumps in ``texts`` refer to; each has its rank's description."""
     excerpts: dict[str, dict[str, str]] = {}
     linecache.checkcache()
-    for text, about in texts:
-        names, code = FrameLabeler(payload, about, {}), _make_prefix(about.get("code"))
-        for frame in (frame for thread in parse(text) for frame in names.label_thread(thread, main=False).frames):
+    for text, rank_info in texts:
+        labeler, code = FrameLabeler(payload, rank_info, {}), _make_prefix(rank_info.get("code"))
+        for frame in (frame for thread in parse(text) for frame in labeler.label_thread(thread, main=False).frames):
             # Modules that were sent with the job are in its folder.
-            path = folder.code / frame.file[len(code) :] if code and frame.file.startswith(code) else Path(frame.file)
+            path = folder.code / frame.file[len(code) :] if frame.file.startswith(code) else Path(frame.file)
             with contextlib.suppress(OSError, ValueError):
                 if frame.kind != "user" or path.suffix != ".py" or path.stat().st_size > _MAX_SOURCE_BYTES:
                     continue
                 if line := linecache.getline(str(path), frame.line).strip():
                     excerpts.setdefault(frame.file, {})[str(frame.line)] = line[:_MAX_LINE_LENGTH]
     return excerpts
-
-
-# dumps ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,19 +262,16 @@ class RankGroup:
 
     @property
     def position(self) -> str:
-        """Return the position for display: "In [7], line 12", "hvd.allreduce (In [7], line 20)"."""
-        frames, waits = self.thread.frames, self.thread.awaited_call
+        """The position for display: "In [7], line 12", "hvd.allreduce (In [7], line 20)"."""
+        frames, operation = self.thread.frames, self.thread.awaited_call
         if frames and all(frame.kind == "worker" for frame in frames):
             return "code outside the job"
         frame = self.thread.user_frame or next(iter(frames), None)
         location = "native code" if frame is None else frame.location
-        return f"{waits} ({location})" if waits else location
+        return f"{operation} ({location})" if operation else location
 
     def format_clause(self, awaited: str = "") -> str:
-        """Return the position as a clause: "rank 0 waits for it in hvd.allreduce (In [7], line 12)".
-
-        ``awaited`` are the ranks they wait for: "it", "them", or "" if unknown.
-        """
+        """Return a clause such as "rank 0 waits for it in hvd.allreduce (In [7], line 12)"; "it" is ``awaited``."""
         verb = ("is", "waits") if len(self.ranks) == 1 else ("are", "wait")
         suffix = f" for {awaited}" if awaited and self.thread.awaited_call else ""
         return f"{format_ranks(self.ranks)} {verb[bool(self.thread.awaited_call)]}{suffix} in {self.position}"
@@ -287,10 +279,9 @@ class RankGroup:
 
 @dataclass(frozen=True)
 class StackSnapshot:
-    """The stacks of all ranks of a job at one moment ``t`` (epoch seconds).
+    """The stacks of all ranks at ``t`` (epoch seconds). ``why`` is request, stall, hang, time or failure.
 
-    ``why`` is request, stall, hang, time or failure; ``missing`` maps each rank that sent no stacks to the reason.
-    ``collectives`` is the last collective operation of each rank, ``finding`` the conclusion from them.
+    ``missing`` maps each rank that sent no stacks to the reason. ``finding`` is the conclusion from ``collectives``.
     """
 
     number: int
@@ -303,7 +294,7 @@ class StackSnapshot:
 
     @property
     def explanation(self) -> str:
-        """Return why the ranks wait and the remedy, as sentences; "" if the operations do not explain it."""
+        """Why the ranks wait and the remedy, as sentences, or "" if the operations do not explain it."""
         return f"{self.finding.text} {self.finding.remedy}" if self.finding is not None else ""
 
     def groups(self) -> tuple[RankGroup, ...]:
@@ -316,18 +307,17 @@ class StackSnapshot:
             by_position.setdefault(position, []).append(rank)
         groups = [RankGroup(tuple(ranks), self.ranks[ranks[0]].main) for ranks in by_position.values()]
         # Of two otherwise equal groups, the one with the lower ranks comes last, because the last one is the reference.
-        return tuple(
-            sorted(groups, key=lambda group: (len(group.ranks), bool(group.thread.awaited_call), -group.ranks[0]))
-        )
+        groups.sort(key=lambda group: (len(group.ranks), bool(group.thread.awaited_call), -group.ranks[0]))
+        return tuple(groups)
 
     @property
     def outliers(self) -> tuple[int, ...]:
-        """Return the ranks that are outside the last (largest) group, or sent no stacks."""
+        """The ranks that are outside the last (largest) group, or sent no stacks."""
         return tuple(sorted({rank for group in self.groups()[:-1] for rank in group.ranks} | self.missing.keys()))
 
     @property
     def sentence(self) -> str:
-        """Return where the ranks are and which ranks they wait for, as a clause without a period; "" without stacks."""
+        """Where the ranks are and which ranks they wait for, as a clause without a period, or "" without stacks."""
         groups = self.groups()
         awaited = ("", "it", "them")[min(2, len(self.outliers))]
         if any(group.thread.awaited_call for group in groups[:-1]):
@@ -351,12 +341,11 @@ def list_numbers(folder: JobFolder) -> list[int]:
 
 
 def read(folder: JobFolder, number: int | None = None) -> StackSnapshot | None:
-    """Return a snapshot of a job, the newest by default; None if there is none or it cannot be read."""
+    """Return a snapshot of a job, the newest by default, or None if there is none or it cannot be read."""
     number = max(list_numbers(folder), default=0) if number is None else number
     try:
-        return parse_snapshot(
-            number, json.loads(get_path(folder, number).read_text(encoding="utf-8")), read_payload(folder)
-        )
+        data = json.loads(get_path(folder, number).read_text(encoding="utf-8"))
+        return parse_snapshot(number, data, read_payload(folder))
     except (OSError, ValueError, TypeError, AttributeError, LookupError):
         return None
 
@@ -369,28 +358,20 @@ def parse_snapshot(number: int, data: Mapping[str, Any], code: Mapping[str, Any]
     lines = data.get("sources") or {}
     operations, locators = {}, {}
     for rank, report in (data.get("collectives") or {}).items():
-        operations[int(rank)], about = collectives.parse_report(report)
-        locators[int(rank)] = FrameLabeler(code, about, lines).locate
-    ended = {int(rank): str(how) for rank, how in (data.get("ended") or {}).items()}
-    missing = {int(rank): str(why) for rank, why in (data.get("missing") or {}).items()}
-    states = {rank: ended.get(rank, "") for rank in sorted({*map(int, data["ranks"]), *missing, *operations, *ended})}
+        operations[int(rank)], rank_info = collectives.parse_report(report)
+        locators[int(rank)] = FrameLabeler(code, rank_info, lines).locate
+    items = {int(rank): item for rank, item in data["ranks"].items()}
+    ended = {int(rank): str(state) for rank, state in (data.get("ended") or {}).items()}
+    missing = {int(rank): str(reason) for rank, reason in (data.get("missing") or {}).items()}
+    states = {rank: ended.get(rank, "") for rank in {*items, *missing, *operations, *ended}}
     last_calls = collectives.group_ranks(operations, states, locators)
     waiting = {rank: call.title for call in last_calls if call.state == "waiting" for rank in call.ranks}
     ranks, positions = {}, {}
-    for rank, item in sorted((int(rank), item) for rank, item in data["ranks"].items()):
-        about, text = item.get("about") or {}, str(item["text"])
-        names, threads = FrameLabeler(code, about, lines), parse(text)
-        main = str(about.get("main") or "")
-        if threads and all(thread.ident != main for thread in threads):
-            main = threads[-1].ident  # CPython lists the newest thread first, so the main thread comes last
-        labeled = sorted(
-            (names.label_thread(thread, main=thread.ident == main) for thread in threads), key=lambda t: not t.main
-        )
-        if labeled and any("/torch/" in frame.file for frame in labeled[0].library_frames):
-            labeled[0] = replace(labeled[0], collective=waiting.get(rank, ""))
+    for rank, item in sorted(items.items()):
+        threads = _parse_threads(item, FrameLabeler(code, item.get("about") or {}, lines), waiting.get(rank, ""))
         details = {name: item.get(name) for name in ("pid", "step", "silent")}
-        host, state = str(item.get("host") or ""), str(item.get("state") or "")
-        stacks = ranks[rank] = RankStacks(rank, tuple(labeled), host=host, state=state, text=text, **details)
+        texts = {name: str(item.get(name) or "") for name in ("host", "state", "text")}
+        stacks = ranks[rank] = RankStacks(rank, threads, **details, **texts)
         frame = stacks.main.user_frame
         if frame is not None and not stacks.main.awaited_call:
             positions[rank] = f"{frame.location} ({frame.source})" if frame.source else frame.location
@@ -398,8 +379,20 @@ def parse_snapshot(number: int, data: Mapping[str, Any], code: Mapping[str, Any]
     return StackSnapshot(number, float(data["t"]), str(data.get("why", "request")), ranks, missing, last_calls, finding)
 
 
+def _parse_threads(item: Mapping[str, Any], labeler: FrameLabeler, awaited_call: str) -> tuple[Thread, ...]:
+    """Return the labeled threads of one rank, the main one first."""
+    threads, main = parse(str(item["text"])), str((item.get("about") or {}).get("main") or "")
+    if threads and all(thread.ident != main for thread in threads):
+        main = threads[-1].ident  # CPython lists the newest thread first, so the main thread comes last
+    labeled = [labeler.label_thread(thread, main=thread.ident == main) for thread in threads]
+    labeled.sort(key=lambda thread: not thread.main)
+    if labeled and any("/torch/" in frame.file for frame in labeled[0].library_frames):
+        labeled[0] = replace(labeled[0], collective=awaited_call)
+    return tuple(labeled)
+
+
 def read_payload(folder: JobFolder) -> dict[str, Any]:
-    """Return the description of the code in the job's payload.json, {} if it cannot be read."""
+    """Return the description of the code in the job's payload.json, or {} if it cannot be read."""
     try:
         data = json.loads((folder.path / "payload.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -8,9 +8,9 @@
 ``first`` is the first step of the first record, from 0 in each attempt; a record covers ``size`` steps. Times are in
 microseconds.
 
-A collective operation ends on all ranks at about the same time, so the rank with the shortest blocked time was the last
-to enter it. This shortest time is the cost of the operation itself (``communication``); the rest of a rank's blocked
-time is spent waiting for the slowest rank (``waiting``). The clocks of ranks are not compared.
+A collective operation ends on all ranks at about the same time, so the rank with the shortest wait was the last to
+enter it. This shortest wait is the cost of the operation itself (``communication``); the rest of a rank's wait is spent
+on the slowest rank (``waiting``). The clocks of ranks are not compared.
 """
 
 from __future__ import annotations
@@ -30,13 +30,23 @@ from distdl_jupyter.worker.step_times import HEAD_SIZE
 Record = list[int]
 #: The parts of a step in display order.
 PARTS = ("data", "compute", "communication", "rest", "waiting")
-#: Minimum number of measured steps to report a straggler: with fewer, chance decides which rank is late.
+#: Minimum number of measured steps for a straggler: with fewer, chance decides which rank is late.
 _MIN_STEPS = 15
-#: Minimum delay by a straggler: as a share of its mean step, in seconds, and as a multiple of the standard error.
-_MIN_SHARE, _MIN_SECONDS, _MIN_SIGMA = 0.05, 0.0005, 4.0
-#: Minimum length of a pause, in seconds and in mean steps; minimum number of pauses of a straggler, also as a multiple
-#: of those of any other rank. Pauses vary too much for the test of the mean.
-_MIN_PAUSE_SECONDS, _MIN_PAUSE_STEPS, _MIN_PAUSE_COUNT, _MIN_PAUSE_RATIO = 0.1, 3.0, 3, 3
+#: Minimum delay by a straggler as a share of its mean step.
+_MIN_SHARE = 0.05
+#: Minimum delay by a straggler in seconds.
+_MIN_SECONDS = 0.0005
+#: Minimum delay by a straggler as a multiple of the standard error.
+_MIN_SIGMA = 4.0
+#: Minimum length of a pause in seconds. Pauses vary too much for a test of the mean.
+_MIN_PAUSE_SECONDS = 0.1
+#: Minimum length of a pause in mean steps.
+_MIN_PAUSE_STEPS = 3.0
+#: Minimum number of pauses of a straggler.
+_MIN_PAUSE_COUNT = 3
+#: Minimum ratio of a straggler's number of pauses to that of any other rank.
+_MIN_PAUSE_RATIO = 3
+#: Seconds in a microsecond.
 _MICRO = 1e-6
 
 
@@ -77,8 +87,8 @@ class RankTime:
 class Straggler:
     """The rank that the others wait for most, because of its data, compute or rest (``cause``).
 
-    ``seconds`` are lost in the mean step, which is ``percent`` of it. ``pauses`` counts the rare long delays that make
-    up most of the loss, of ``pause_seconds`` on average; 0 if the rank is late in most steps.
+    The mean step loses ``seconds``, which is ``percent`` of it. If rare long delays make up most of the loss,
+    ``pauses`` is their number and ``pause_seconds`` their mean.
     """
 
     rank: int
@@ -114,10 +124,7 @@ _CAUSES = {
 
 @dataclass
 class StepTimes:
-    """The steps of one job; ``hosts`` are the hosts of its ranks, ``ended`` is true if the job has ended.
-
-    ``why`` is the reason why there are no steps, or "".
-    """
+    """The steps of one job; ``hosts`` are the hosts of its ranks. ``why`` is the reason why ``rows`` is empty."""
 
     rows: list[StepTime] = field(default_factory=list)
     hosts: Mapping[int, str] = field(default_factory=dict)
@@ -135,35 +142,32 @@ class StepTimes:
             by_rank[row.rank].append(row)
         means = []
         for rank, rows in sorted(by_rank.items()):
-            parts = {
-                part: _average_weighted([(getattr(row, part), row.steps) for row in rows])
-                for part in ("seconds", *PARTS)
-            }
             steps, samples = sum(row.steps for row in rows), sum(row.samples * row.steps for row in rows)
+            parts = {part: sum(getattr(row, part) * row.steps for row in rows) / steps for part in ("seconds", *PARTS)}
             means.append(RankTime(rank, self.hosts.get(rank, ""), steps, **parts, samples=round(samples)))
         return means
 
     @property
     def samples_per_second(self) -> float | None:
-        """Return the samples per second of all ranks, or None if their number is unknown."""
+        """The samples per second of all ranks, or None if their number is unknown."""
         means = [mean for mean in self._means if mean.samples and mean.seconds]
         return sum(mean.samples / (mean.steps * mean.seconds) for mean in means) if means else None
 
     @property
     def own_share(self) -> float | None:
-        """Return the share of all ranks' time that is not communication or waiting, 0 to 1; None without steps."""
+        """The share of all ranks' time that is not communication or waiting (0 to 1), or None without steps."""
         total = sum(mean.seconds * mean.steps for mean in self._means)
         lost = sum((mean.communication + mean.waiting) * mean.steps for mean in self._means)
         return max(0.0, 1 - lost / total) if total else None
 
     @property
     def has_enough_steps(self) -> bool:
-        """Return whether enough steps were measured to distinguish a late rank from chance."""
+        """Whether enough steps were measured to distinguish a late rank from chance."""
         return max((mean.steps for mean in self._means), default=0) >= _MIN_STEPS
 
     @functools.cached_property
     def straggler(self) -> Straggler | None:
-        """The rank that the others wait for most; None if no rank is significantly slower than the others."""
+        """The rank that the others wait for most, or None if no rank is significantly slower than the others."""
         means = {mean.rank: mean for mean in self._means}
         if len(means) < 2 or not self.has_enough_steps:
             return None
@@ -171,29 +175,28 @@ class StepTimes:
         delays: dict[int, list[tuple[float, int]]] = defaultdict(list)
         for _, group in itertools.groupby(_drop_first(self.rows), key=lambda row: (row.attempt, row.step, row.steps)):
             rows = sorted(group, key=lambda row: row.waiting)
-            waits = [row.waiting for row in rows]
+            wait_times = [row.waiting for row in rows]
             for index, row in enumerate(rows if len(rows) == len(means) else ()):
-                delays[row.rank].append((_find_median(waits[:index] + waits[index + 1 :]) - row.waiting, row.steps))
+                median = _find_median(wait_times[:index] + wait_times[index + 1 :])
+                delays[row.rank].append((median - row.waiting, row.steps))
         if not delays:
             return None
         rank = max(delays, key=lambda candidate: _average_weighted(delays[candidate]))
         seconds, step = _average_weighted(delays[rank]), means[rank].seconds
         pauses = _find_pauses(delays, rank, max(_MIN_PAUSE_SECONDS, _MIN_PAUSE_STEPS * (step - seconds)))
-        variance = _average_weighted([((delay - seconds) ** 2, steps) for delay, steps in delays[rank]]) / len(
-            delays[rank]
-        )
-        is_clear = bool(pauses) or seconds >= _MIN_SIGMA * math.sqrt(variance)
+        variance = _average_weighted([((delay - seconds) ** 2, steps) for delay, steps in delays[rank]])
+        is_clear = bool(pauses) or seconds >= _MIN_SIGMA * math.sqrt(variance / len(delays[rank]))
         if seconds < max(_MIN_SECONDS, _MIN_SHARE * step) or not is_clear:
             return None
-        excess = {
-            part: getattr(means[rank], part)
-            - _find_median(sorted(getattr(mean, part) for mean in means.values() if mean.rank != rank))
-            for part in _CAUSES
-        }
+
+        def get_excess(part: str) -> float:
+            others = sorted(getattr(mean, part) for mean in means.values() if mean.rank != rank)
+            return float(getattr(means[rank], part) - _find_median(others))
+
         return Straggler(
             rank,
             self.hosts.get(rank, ""),
-            max(_CAUSES, key=lambda part: excess[part]),
+            max(_CAUSES, key=get_excess),
             seconds,
             percent=100 * seconds / step,
             pauses=len(pauses),
@@ -212,8 +215,8 @@ def _find_pauses(delays: Mapping[int, Sequence[tuple[float, int]]], rank: int, m
         median = _find_median(sorted(delay for delay, _ in values))
         pauses[other] = [long for delay, steps in values if (long := (delay - median) * steps) >= min_seconds]
     max_others = max(len(others) for other, others in pauses.items() if other != rank)
-    total = sum(delay * steps for delay, steps in delays[rank])
     has_too_few = len(pauses[rank]) < max(_MIN_PAUSE_COUNT, _MIN_PAUSE_RATIO * max_others)
+    total = sum(delay * steps for delay, steps in delays[rank])
     return [] if has_too_few or sum(pauses[rank]) < total / 2 else pauses[rank]
 
 
@@ -225,10 +228,10 @@ def read(path: Path, hosts: Mapping[int, str] | None = None, *, ended: bool = Fa
 
 
 class StepTimesReader:
-    """Reads a job's steps while they are written; keeps the ``newest`` records, None for all."""
+    """Reads a job's steps while they are written: all records, or the newest ``max_records``."""
 
-    def __init__(self, path: Path, newest: int | None = None) -> None:
-        self._path, self._max_records, self._cursor = path, newest, 0
+    def __init__(self, path: Path, max_records: int | None = None) -> None:
+        self._path, self._max_records, self._cursor = path, max_records, 0
         self._records: dict[tuple[int, int, int], dict[int, Record]] = {}
         #: The ranks of each attempt.
         self._ranks: dict[int, set[int]] = defaultdict(set)
@@ -237,33 +240,30 @@ class StepTimesReader:
 
     @property
     def count(self) -> int:
-        """Return the number of reports read."""
+        """The number of reports read so far."""
         return len(self._keys)
 
     def read(self) -> bool:
         """Read new reports; return False if there are none."""
         count_before = self.count
-        for batch, cursor in events.read_batches(self._path, self._cursor):
-            self._cursor = cursor
-            for event in batch:
-                if event["type"] != "steps" or (key := (event["attempt"], event["rank"], event["first"])) in self._keys:
-                    continue
-                self._keys.add(key)
-                attempt, rank, first = key
-                self._ranks[attempt].add(rank)
-                for index, record in enumerate(event["records"]):
-                    step = first + index * event["size"]
-                    self._records.setdefault((attempt, step, event["size"]), {})[rank] = record
-                if self._max_records is not None:
-                    for key_to_drop in sorted(self._records)[: -self._max_records]:
-                        del self._records[key_to_drop]
+        batch, self._cursor = events.read_all(self._path, self._cursor)
+        for event in batch:
+            if event["type"] != "steps" or (key := (event["attempt"], event["rank"], event["first"])) in self._keys:
+                continue
+            self._keys.add(key)
+            attempt, rank, first = key
+            self._ranks[attempt].add(rank)
+            for index, record in enumerate(event["records"]):
+                self._records.setdefault((attempt, first + index * event["size"], event["size"]), {})[rank] = record
+            if self._max_records is not None:
+                for old in sorted(self._records)[: -self._max_records]:
+                    del self._records[old]
         return self.count > count_before
 
     def get_times(self, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:
         """Return the steps read so far, in order of attempts, steps and ranks.
 
-        Ranks that wait for each other run the same steps but report them at different times, so steps that a rank has
-        not reported yet are left out.
+        If ranks wait for each other, steps that a rank has not reported yet are left out.
         """
         records = sorted(self._records.items())
         complete = [
@@ -277,23 +277,18 @@ class StepTimesReader:
 
 def _compare_ranks(attempt: int, step: int, size: int, records: dict[int, Record]) -> Iterable[StepTime]:
     """Yield the rows of one record of all ranks."""
-    waits = {rank: record[HEAD_SIZE:] for rank, record in records.items()}
-    if len({len(durations) for durations in waits.values()}) > 1:  # a rank waited more often: compare only the sums
-        waits = {rank: [sum(durations)] for rank, durations in waits.items()}
-    shortest = sum(min(column) for column in zip(*waits.values(), strict=True))
+    blocked = {rank: record[HEAD_SIZE:] for rank, record in records.items()}
+    if len({len(durations) for durations in blocked.values()}) > 1:
+        # One rank waited more often than another: compare only the sums.
+        blocked = {rank: [sum(durations)] for rank, durations in blocked.items()}
+    shortest = sum(min(column) for column in zip(*blocked.values(), strict=True))
     for rank, record in sorted(records.items()):
         seconds, data, rest, samples, *_ = record
-        blocked = sum(waits[rank])
-        yield StepTime(
-            rank, attempt, step, size,
-            seconds=seconds * _MICRO / size,
-            data=data * _MICRO / size,
-            compute=max(0, seconds - data - blocked - rest) * _MICRO / size,
-            waiting=(blocked - shortest) * _MICRO / size,
-            communication=shortest * _MICRO / size,
-            rest=rest * _MICRO / size,
-            samples=samples / size,
-        )  # fmt: skip
+        waited = sum(blocked[rank])
+        parts = {"seconds": seconds, "data": data, "compute": max(0, seconds - data - waited - rest), "rest": rest}
+        parts |= {"waiting": waited - shortest, "communication": shortest}
+        means = {name: microseconds * _MICRO / size for name, microseconds in parts.items()}
+        yield StepTime(rank, attempt, step, size, **means, samples=samples / size)
 
 
 def _drop_first(rows: Sequence[StepTime]) -> Iterable[StepTime]:
@@ -316,22 +311,22 @@ def _average_weighted(values: Sequence[tuple[float, int]]) -> float:
     return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
 
 
-# scaling: short runs with different numbers of processes --------------------------------------
-
 #: Number of steps at the start of a run that are not measured.
 WARM_UP_STEPS = 5
-#: Number of blocks of a run whose rates give its standard error, and minimum number of measured steps.
-_BLOCK_COUNT, MIN_STEPS = 8, 16
+#: Minimum number of measured steps of a run.
+MIN_STEPS = 16
+#: Number of blocks of a run whose rates give its standard error.
+_BLOCK_COUNT = 8
 #: An efficiency above this limit means that the two runs did not do the same work.
 MAX_EFFICIENCY = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One short run: ``rate`` in samples per second with its standard ``error``; times in seconds per mean step.
+    """A short run of a scaling study: its ``rate`` in samples per second with the standard ``error``.
 
-    ``busy``, ``communication`` and ``waiting`` are medians over ranks. ``batch`` is the samples of all ranks per step.
-    If the samples are unknown, ``rate`` and ``batch`` count batches.
+    ``busy``, ``communication`` and ``waiting`` are seconds of the mean step, medians over ranks; ``batch`` is the
+    number of samples of all ranks per step. If the samples are unknown, ``rate`` and ``batch`` count batches.
     """
 
     rate: float
@@ -354,7 +349,7 @@ class Run:
 
 
 def measure_run(times: StepTimes) -> Run | None:
-    """Return the throughput of a job without its warm-up steps, None if there are too few steps."""
+    """Return the throughput of a job without its warm-up steps, or None if there are too few steps."""
     by_step: dict[int, list[StepTime]] = {}
     for row in times.rows:
         if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP_STEPS:
@@ -369,10 +364,8 @@ def measure_run(times: StepTimes) -> Run | None:
     amounts = [sum(row.samples if counts_samples else 1.0 for row in record) * record[0].steps for record in records]
     durations = [_average([row.seconds for row in record]) * record[0].steps for record in records]
     rate = sum(amounts) / sum(durations)
-    blocks = [
-        slice(len(amounts) * index // _BLOCK_COUNT, len(amounts) * (index + 1) // _BLOCK_COUNT)
-        for index in range(_BLOCK_COUNT)
-    ]
+    borders = [len(amounts) * index // _BLOCK_COUNT for index in range(_BLOCK_COUNT + 1)]
+    blocks = [slice(*border) for border in itertools.pairwise(borders)]
     rates = [sum(amounts[block]) / sum(durations[block]) for block in blocks if durations[block]]
     mean_rate, count = _average(rates), len(rates)
     variance = math.fsum((value - mean_rate) ** 2 for value in rates) / max(1, count - 1)
@@ -401,9 +394,9 @@ class ScalingPoint(Run):
 
 
 def compute_efficiency(first: tuple[int, float], other: tuple[int, float]) -> float | None:
-    """Return the rate per process relative to the run with the fewest processes, both as (processes, rate).
+    """Return the rate per process relative to the first run, both as (processes, rate).
 
-    None above ``MAX_EFFICIENCY``, because such runs cannot be compared.
+    None if it is above ``MAX_EFFICIENCY``, because such runs cannot be compared.
     """
     ratio = (other[1] / other[0]) / (first[1] / first[0])
     return ratio if ratio <= MAX_EFFICIENCY else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 
@@ -57,10 +57,7 @@ class StopView:
 
 @dataclass(slots=True)
 class StagingView:
-    """The staging of one data source to one node: bytes and files done and in total.
-
-    ``cached`` are the bytes of ``done`` that were already on the disk.
-    """
+    """The staging of a data source to a node: bytes and files, done and in total; ``cached`` bytes were on its disk."""
 
     node: int
     host: str
@@ -84,11 +81,7 @@ class Stall:
 
 @dataclass(slots=True)
 class StacksView:
-    """Captured stacks; their text is in the job's folder (core.stacks).
-
-    ``why`` is request, stall, hang, time or failure. ``missing`` are the ranks that sent no stacks; ``collectives`` is
-    the last collective operation of each rank, ``finding`` the conclusion.
-    """
+    """Captured stacks (event ``stacks`` in core.events); their text is in the job's folder (core.stacks)."""
 
     number: int
     t: float
@@ -104,10 +97,7 @@ ProfileStatus = Literal["requested", "recording", "saving", "done", "failed"]
 
 @dataclass(slots=True)
 class ProfileView:
-    """A profile that was requested at ``t``; the recording is in the job's folder (core.profiles).
-
-    ``recorded`` is the number of steps so far, ``why`` the reason of a failure.
-    """
+    """A profile, requested at ``t``; ``recorded`` of ``steps`` steps are in the job's folder (core.profiles)."""
 
     number: int
     t: float
@@ -137,10 +127,7 @@ class Picture:
 
 @dataclass(slots=True)
 class Restart:
-    """One restart of all ranks: its time (epoch seconds), its reason, and the rank that had failed.
-
-    ``requeued`` means that no rank had failed but a queue had revoked the machines.
-    """
+    """A restart of all ranks because ``rank`` had failed, or a queue had revoked the machines (``requeued``)."""
 
     t: float
     reason: str = ""
@@ -248,7 +235,7 @@ class JobView:
     stop: StopView | None = None
     handle: dict[str, Any] | None = None
     staging: list[StagingView] = field(default_factory=list)
-    #: Price of one node per hour, in ``currency``, with its source; None if unknown.
+    #: Price of one node per hour, in ``currency``, with its source; None if it is unknown.
     price_per_hour: float | None = None
     currency: str = ""
     price_source: str = ""
@@ -258,10 +245,10 @@ class JobView:
     stacks: list[StacksView] = field(default_factory=list)
     profiles: list[ProfileView] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
-    #: The job from whose checkpoints this one continues, "" for none.
+    #: The job from whose checkpoints this one continues, or "" if there is none.
     resumed_from: str = ""
     forked_at: float | None = None
-    #: Its position while it is queued; None at other times or if unknown.
+    #: Its position while it is queued, or None at other times or if it is unknown.
     queue: QueueView | None = None
     #: The holder of the lock, if only a check on another host can tell whether it is alive; readers set it.
     elsewhere: Holder | None = None
@@ -281,14 +268,12 @@ class JobView:
             fold(self, event)
 
     def find_rank(self, number: Any) -> RankView | None:
-        """Return the view of one rank, None for a number that the job does not have."""
-        if isinstance(number, int) and 0 <= number < len(self.ranks):
-            return self.ranks[number]
-        return None
+        """Return the view of one rank, or None if the job has no rank with this number."""
+        return self.ranks[number] if isinstance(number, int) and 0 <= number < len(self.ranks) else None
 
     @property
     def failure(self) -> Failure | None:
-        """The earliest failure with the ranks that ended because of it, None when no rank failed."""
+        """The earliest failure with the ranks that ended because of it, or None if no rank failed."""
         if self.state in (State.COMPLETED, State.CANCELED, State.CANCELING) or (self.stop and self.stop.is_requested):
             return None  # ranks that end because of a requested stop have not failed
         failure = find_first_failure(self.ranks)
@@ -308,10 +293,6 @@ class JobView:
         """The number of restarts that were not caused by a failure."""
         return sum(restart.requeued for restart in self.restarts)
 
-    def compute_elapsed(self, now: float) -> float:
-        """Seconds from creation to the end, or to ``now`` for an active job."""
-        return max(0.0, (self.ended or now) - self.created)
-
     def compute_wait(self, now: float) -> float:
         """Return the seconds spent in queues until the job ends or ``now``."""
         since = self.queued_since
@@ -320,7 +301,7 @@ class JobView:
 
     def compute_run_time(self, now: float) -> float:
         """Return the seconds from creation until the job ends or ``now``, without the time in queues."""
-        return max(0.0, self.compute_elapsed(now) - self.compute_wait(now))
+        return max(0.0, (self.ended or now) - self.created - self.compute_wait(now))
 
     @property
     def paid_since(self) -> float | None:
@@ -328,10 +309,9 @@ class JobView:
         return None if self.placed is None else self.placed + self.requeued
 
     def compute_cost(self, now: float) -> float | None:
-        """Return nodes x hours x price from the allocation until the job ends or ``now``; None without a price.
+        """Return nodes x hours x price from the allocation until the job ends or ``now``, or None without a price.
 
-        Not included: the startup of nodes before the allocation, later time in queues, and idle time of nodes after the
-        end.
+        It does not include the startup of nodes, later time in queues, and idle time of nodes after the end.
         """
         if self.price_per_hour is None:
             return None
@@ -340,7 +320,7 @@ class JobView:
         return self.node_count * hours * self.price_per_hour
 
     def estimate_remaining(self, now: float) -> float | None:
-        """Estimated remaining seconds at the mean pace so far, None if unknown."""
+        """Return the estimated remaining seconds at the mean pace so far, or None if they are unknown."""
         if not self.total or self.done is None or self.progress_from is None or self.state is not State.RUNNING:
             return None
         start, initial = self.progress_from
@@ -419,7 +399,7 @@ class JobView:
             self._remove_notes("backend-not-initialised")
 
     def _on_averaged(self, _event: Event) -> None:
-        """Remove notes that do not apply if all ranks use a wrapper that averages gradients and have equal weights."""
+        # All ranks use a wrapper that averages gradients, and have equal weights, so these notes do not apply.
         self._remove_notes("backend-not-initialised", "gradients-not-averaged", "no-common-start")
 
     def _remove_notes(self, *codes: str) -> None:
@@ -429,12 +409,13 @@ class JobView:
         if event.get("counts") is not None:
             self._on_count(event)
             return
-        count = event["text"].count("\n") + 1 if not event.get("redraws") else int(bool(event.get("closed")))
+        is_redrawn = bool(event.get("redraws"))
+        count = int(bool(event.get("closed"))) if is_redrawn else event["text"].count("\n") + 1
         self.lines += count
         if (rank := self.find_rank(event.get("rank"))) is not None:
             rank.lines += count
             # Redrawn lines are progress bars, which are drawn on stderr.
-            rank.error_lines += count if event.get("stream") == "err" and not event.get("redraws") else 0
+            rank.error_lines += count if event.get("stream") == "err" and not is_redrawn else 0
 
     def _on_count(self, event: Event) -> None:
         """Set the total number of lines so far, including deleted ones (see core.events)."""
@@ -447,12 +428,11 @@ class JobView:
         if (rank := self.find_rank(event.get("rank"))) is None:
             return
         step = rank.last_step = event["step"]
-        reports, repeated = event.get("reports", 1), event.get("replace") is True
         for name, value in event["values"].items():
             metric = self.metrics.get(name)
             if metric is None:
                 metric = self.metrics[name] = MetricView(name)
-            metric.add(rank.rank, step, float(value), reports, repeated=repeated)
+            metric.add(rank.rank, step, float(value), event.get("reports", 1), repeated=event.get("replace") is True)
 
     def _on_metric_source(self, event: Event) -> None:
         names = event["names"]
@@ -492,23 +472,20 @@ class JobView:
 
     def _on_stop(self, event: Event) -> None:
         by = self.stop.by if self.stop is not None and self.stop.is_requested else event.get("by", "user")
-        times = {"next_at": event.get("next_in"), "kill_at": event.get("kill_in")}
-        times = {name: None if seconds is None else event["t"] + seconds for name, seconds in times.items()}
-        self.stop = StopView(by, event.get("signal", ""), event["t"], event.get("next", ""), **times)
+        next_at, kill_at = (
+            None if event.get(name) is None else event["t"] + event[name] for name in ("next_in", "kill_in")
+        )
+        self.stop = StopView(by, event.get("signal", ""), event["t"], event.get("next", ""), next_at, kill_at)
 
     def _on_handle(self, event: Event) -> None:
         self.handle = {"cluster": event.get("cluster"), "data": event.get("data")}
 
     def _on_staging(self, event: Event) -> None:
-        node, source = event.get("node"), event.get("source")
-        if not isinstance(node, int) or not isinstance(source, str):
-            return
-        staging = next((entry for entry in self.staging if (entry.node, entry.source) == (node, source)), None)
-        if staging is None:
-            staging = StagingView(node, str(event.get("host", "")), source)
-            self.staging = sorted([*self.staging, staging], key=lambda entry: entry.node)
-        for name in ("done", "total", "files", "of", "cached"):
-            setattr(staging, name, int(event.get(name) or 0))
+        staging = msgspec.convert(event, StagingView)
+        keys = [(entry.node, entry.source) for entry in self.staging]
+        index = keys.index((staging.node, staging.source)) if (staging.node, staging.source) in keys else len(keys)
+        self.staging[index : index + 1] = [staging]
+        self.staging.sort(key=lambda entry: entry.node)
 
     def _on_world(self, event: Event) -> None:
         self.node_count, self.process_count = nodes, count = event["node_count"], event["process_count"]
@@ -533,12 +510,12 @@ class JobView:
         self.stacks.append(msgspec.convert(event, StacksView))
 
     def _on_profile(self, event: Event) -> None:
-        status: ProfileStatus = event["status"] if event["status"] in get_args(ProfileStatus) else "failed"
-        profile = next((entry for entry in self.profiles if entry.number == event["number"]), None)
-        if profile is None:
-            profile = msgspec.convert({**event, "status": status}, ProfileView)
+        profile = msgspec.convert(event, ProfileView)
+        previous = next((entry for entry in self.profiles if entry.number == profile.number), None)
+        if previous is None:
             self.profiles.append(profile)
-        profile.status, profile.recorded, profile.why = status, event.get("recorded", 0), event.get("why", "")
+        else:
+            previous.status, previous.recorded, previous.why = profile.status, profile.recorded, profile.why
 
     def _on_picture(self, event: Event) -> None:
         picture = next((entry for entry in self.pictures if entry.number == event["number"]), None)

@@ -98,8 +98,8 @@ def _make_collectives(view: JobView) -> dict[str, Any] | None:
     rows = stall or (view.failure.collectives if view.failure else ())
     if not rows:
         return None
-    texts = [row.cells for row in rows[:_MAX_COLLECTIVES]]
-    return {"titles": collectives.COLUMNS, "rows": texts, "more": max(0, len(rows) - _MAX_COLLECTIVES)}
+    titles, *texts = collectives.build_table(rows[:_MAX_COLLECTIVES])
+    return {"titles": titles, "rows": texts, "more": max(0, len(rows) - _MAX_COLLECTIVES)}
 
 
 def _draw_curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
@@ -137,7 +137,7 @@ def _find_failure_row(rows: list[FoldedRow], card: FailureCard | None) -> Folded
 def _make_line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, Any]:
     is_from_all = log.is_from_all(row)
     rank = row.rank if row.rank is not None and not is_from_all else None
-    tags = [f"{humanize.TIMES}{humanize.plural(row.ranks, 'rank')}"] if row.ranks > 1 else []
+    tags = [f"{humanize.TIMES}{humanize.plural(len(row.lines), 'rank')}"] if len(row.lines) > 1 else []
     tags += [humanize.plural(row.redraws, "redraw")] if row.redraws > 1 else []
     return {
         "t": row.t,
@@ -154,7 +154,7 @@ def _make_line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[
 def _format_saved(view: JobView, rows: list[FoldedRow]) -> str:
     """Return the time of the page and the part of the log that it contains: ``Saved ..., last 5 of 164 log lines``."""
     saved = f"Saved {humanize.date_and_clock(view.ended or view.last_sign)}"
-    lines = sum(max(1, row.ranks) for row in rows if row.n >= 0)
+    lines = sum(max(1, len(row.lines)) for row in rows if row.n >= 0)
     return f"{saved}, last {humanize.count(lines)} of {humanize.plural(view.lines, 'log line')}" if lines else saved
 
 

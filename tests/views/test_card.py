@@ -110,7 +110,7 @@ def test_ranks_that_made_different_numbers_of_steps_blame_no_rank():
     )
     failure = make_failure_card(view)
     conclusion = "the ranks made different numbers of steps"
-    said = f"Rank 1 had finished 15 s earlier (step 3) while rank 0 was in step 4: {conclusion}"
+    said = f"Rank 1 had finished (step 3) while rank 0 was in step 4: {conclusion}"
     assert (failure.rank, failure.what, failure.others) == (None, said, ())
     assert "drop_last=True" in failure.hint
     assert job_table.make_job_row(view, SPEC, 30.0).message == conclusion
