@@ -79,7 +79,7 @@ class AlertWatch:
         self._nan_metrics: set[str] = set()
         self._has_ended = False
 
-    def take(self, event: Event, view: JobView) -> Iterator[Alert]:
+    def check(self, event: Event, view: JobView) -> Iterator[Alert]:
         """Yield the alerts of the next event, which the view already includes."""
         if event["type"] == "metric":
             yield from self._check_metrics(event, view)

@@ -355,11 +355,6 @@ class EventWriter:
                 file.unlink()
         return find_deleted_range(self._log_path) is not None
 
-    @property
-    def is_deleted(self) -> bool:
-        """Whether the job's folder was deleted."""
-        return self.events.is_deleted
-
     def close(self) -> None:
         """Close the files; calling it twice is harmless."""
         self.events.close()

@@ -139,13 +139,13 @@ def parse_profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
     )
 
 
-def clean_names(trace: Path, clean: Callable[[str], str]) -> None:
-    """Replace each name in a rank's trace by ``clean(name)``, to mask secrets. Raises OSError, ValueError."""
+def mask_names(trace: Path, mask: Callable[[str], str]) -> None:
+    """Replace each name in a rank's trace by ``mask(name)``, without secrets. Raises OSError, ValueError."""
     temporary = trace.with_name(f".{trace.name}")
 
     @functools.cache
-    def cleaned(name: str) -> str:
-        return f'"name": {json.dumps(clean(json.loads(name, strict=False)))}'
+    def mask_field(name: str) -> str:
+        return f'"name": {json.dumps(mask(json.loads(name, strict=False)))}'
 
     try:
         with (
@@ -153,7 +153,7 @@ def clean_names(trace: Path, clean: Callable[[str], str]) -> None:
             gzip.open(temporary, "wt", 5, encoding="utf-8") as out,
         ):
             while lines := source.readlines(_CHUNK_BYTES):
-                out.write(_NAME_FIELD.sub(lambda match: cleaned(match[1]), "".join(lines)))
+                out.write(_NAME_FIELD.sub(lambda match: mask_field(match[1]), "".join(lines)))
         temporary.replace(trace)
     finally:
         temporary.unlink(missing_ok=True)

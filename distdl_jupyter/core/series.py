@@ -454,8 +454,8 @@ class SeriesBook:
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierJob:
-    """The job from which this job was forked: its curves, its name and the step of the fork (None: its end)."""
+class SourceJob:
+    """The job that a job was resumed from: its curves, its name, and the step of the fork, or None for its end."""
 
     book: SeriesBook
     name: str
@@ -463,12 +463,12 @@ class EarlierJob:
 
 
 def build_figure(
-    book: SeriesBook, metric: str, *, each_rank: bool = False, log: bool = False, earlier: EarlierJob | None = None
+    book: SeriesBook, metric: str, *, each_rank: bool = False, log: bool = False, source_job: SourceJob | None = None
 ) -> dict[str, Any]:
     """Return one metric over steps as ``{"data": [...], "layout": {...}}``; an unknown metric gives an empty plot.
 
     The plotly figure shows the mean over ranks with a band from minimum to maximum, or one line per rank; the mean of
-    the job ``earlier`` is grey. Only the title contains user text. It is escaped, because plotly renders markup.
+    ``source_job`` is grey. Only the title contains user text. It is escaped, because plotly renders markup.
     """
     band = book.get_band(metric)
     finite = [row for row in band.rows if row.low is not None]
@@ -486,9 +486,9 @@ def build_figure(
         _build_trace("min to max", x, [row.high for row in finite], **edge, **fill),
         *(lines or [_build_trace(name, [row.step for row in band.rows], [row.mean for row in band.rows])]),
     ]
-    if earlier is not None and (rows := earlier.book.get_band(metric).rows):
+    if source_job is not None and (rows := source_job.book.get_band(metric).rows):
         grey = {"color": "grey", "width": 1}
-        data.append(_build_trace(earlier.name, [row.step for row in rows], [row.mean for row in rows], line=grey))
+        data.append(_build_trace(source_job.name, [row.step for row in rows], [row.mean for row in rows], line=grey))
     notes = []
     if band.marks:
         first = band.marks[0]

@@ -148,27 +148,27 @@ class MetricView:
     trail: list[tuple[float, float]] = field(default_factory=list)
     min_spacing: float = 0.0
     #: The highest step so far, which is open until a later one starts.
-    newest: float = -math.inf
+    newest_step: float = -math.inf
     #: Whether the ranks that reported these values were replaced by others that have not reported yet.
-    stale: bool = False
+    is_stale: bool = False
 
     def add(self, rank: int, step: float, value: float, reports: int = 1, *, repeated: bool = False) -> None:
         """Add the last of ``reports`` values of one rank; ``repeated``: the rank reports this step a second time."""
-        if self.stale:
-            self.values, self.steps, self.stale = {}, {}, False
+        if self.is_stale:
+            self.values, self.steps, self.is_stale = {}, {}, False
             repeated = True
         if repeated:
             self.trail = [point for point in self.trail if point[0] < step]
-            self.newest = -math.inf
-        if step > self.newest:
+            self.newest_step = -math.inf
+        if step > self.newest_step:
             # Add the last step to the trail if it is due; at ``MAX_TRAIL_POINTS`` points, drop every second one.
-            is_due = not self.trail or self.newest - self.trail[-1][0] >= self.min_spacing
-            if self.newest != -math.inf and is_due:
-                self.trail.append((self.newest, self.mean))
+            is_due = not self.trail or self.newest_step - self.trail[-1][0] >= self.min_spacing
+            if self.newest_step != -math.inf and is_due:
+                self.trail.append((self.newest_step, self.mean))
             if len(self.trail) >= MAX_TRAIL_POINTS:
                 self.trail = self.trail[::2]
                 self.min_spacing = (self.trail[-1][0] - self.trail[0][0]) / (len(self.trail) - 1)
-            self.newest = step
+            self.newest_step = step
         self.count += reports
         if repeated or step >= self.steps.get(rank, step):  # a late report of an earlier step is not the newest value
             self.values[rank], self.steps[rank], self.step = value, step, step
@@ -251,7 +251,7 @@ class JobView:
     #: Its position while it is queued, or None at other times or if it is unknown.
     queue: QueueView | None = None
     #: The holder of the lock, if only a check on another host can tell whether it is alive; readers set it.
-    elsewhere: Holder | None = None
+    remote_writer: Holder | None = None
 
     @classmethod
     def from_spec(cls, spec: JobSpec) -> JobView:
@@ -334,7 +334,7 @@ class JobView:
         return {
             **msgspec.to_builtins(self, str_keys=True),
             "metrics": [metric.to_json() for metric in self.metrics.values()],
-            "elsewhere": self.elsewhere._asdict() if self.elsewhere else None,
+            "elsewhere": self.remote_writer._asdict() if self.remote_writer else None,
             "failure": msgspec.to_builtins(self.failure),
         }
 
@@ -359,7 +359,7 @@ class JobView:
         if state is State.RUNNING:
             self.started = now
         if state.ended:
-            self.ended, self.elsewhere = now, None
+            self.ended, self.remote_writer = now, None
             self._end_phase(now)
             for profile in self.profiles:
                 profile.status = profile.status if profile.ended else "failed"
@@ -495,7 +495,7 @@ class JobView:
         """Reset the ranks after a restart, but keep their reports."""
         self.restarts.append(msgspec.convert(event, Restart))
         for metric in self.metrics.values():
-            metric.stale = True
+            metric.is_stale = True
         shared_fields = ("rank", "node", "host", "local_rank", "gpu", "lines", "error_lines")
         self.ranks = [RankView(**{name: getattr(rank, name) for name in shared_fields}) for rank in self.ranks]
         self.state, self.reason = State.QUEUED if event.get("queued") else State.STARTING, ""

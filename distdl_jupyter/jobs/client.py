@@ -186,7 +186,7 @@ class Job:
         if name not in names:
             choices = ", ".join(names) or "none yet"
             raise InvalidSpec(f"Unknown metric {name!r}. Use one of: {choices}.", code="metric-unknown", field="metric")
-        return go.Figure(curve_figure(reader.book, name, each_rank=each_rank, log=log, earlier=reader.earlier))
+        return go.Figure(curve_figure(reader.book, name, each_rank=each_rank, log=log, source_job=reader.source_job))
 
     def cancel(self, *, now: bool = False, reason: str = "") -> None:
         """Cancel the job, from any process: send INT, then TERM, then KILL, each after a grace period.

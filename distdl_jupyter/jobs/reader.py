@@ -24,7 +24,7 @@ from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.log import MAX_ROWS, LogBook, LogWindow
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.resources import ResourceBook
-from distdl_jupyter.core.series import EarlierJob, SeriesBook
+from distdl_jupyter.core.series import SeriesBook, SourceJob
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.core.store import JobFolder, is_id
@@ -133,7 +133,7 @@ class JobReader:
             if self._received_at:  # old events do not prove that the writer is alive
                 written = self.folder.last_write
                 self._received_at = now - (max(0.0, time.time() - written) if written else 0.0)
-            if self.view.elsewhere is not None:
+            if self.view.remote_writer is not None:
                 self._note_writer()
         elif not self.view.state.ended and now - self._received_at > _MAX_SILENCE_SECONDS:
             self._received_at = now
@@ -162,7 +162,7 @@ class JobReader:
     def _note_writer(self) -> None:
         """Note the writer's host in the view if the writer cannot be checked from here."""
         writer = self.folder.read_supervisor()
-        self.view.elsewhere = writer if writer.is_elsewhere and not self.view.state.ended else None
+        self.view.remote_writer = writer if writer.is_elsewhere and not self.view.state.ended else None
 
     def catch_up(self) -> JobView:
         """Read everything written so far and return the view."""
@@ -182,8 +182,8 @@ class JobReader:
                 time.sleep(poll)
 
     @functools.cached_property
-    def earlier(self) -> EarlierJob | None:
-        """The job from whose checkpoints this one continues, with its curves, or None."""
+    def source_job(self) -> SourceJob | None:
+        """The job that this one was resumed from, with its curves, or None."""
         if not is_id(self.spec.resumed_from):
             return None
         try:
@@ -191,7 +191,7 @@ class JobReader:
             reader.catch_up()
         except DistDLError:
             return None
-        return EarlierJob(reader.book, short_id(self.spec.resumed_from), self.spec.forked_at)
+        return SourceJob(reader.book, short_id(self.spec.resumed_from), self.spec.forked_at)
 
 
 class PageReader(JobReader):

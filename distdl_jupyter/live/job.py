@@ -183,7 +183,7 @@ class LiveJob:
 
     def _encode_curve(self, request: CurveRequest, key: str) -> WireMessage:
         reader, metric = self._open_reader, key.rpartition(" ")[0]
-        view = curve.make_curve(reader.book, metric, mode=request.mode, earlier=reader.earlier)
+        view = curve.make_curve(reader.book, metric, mode=request.mode, source_job=reader.source_job)
         return WireMessage(
             encode(from_fields(CurveMessage, view, id=self.id, requested=request.metric, key=key, type="curve")), key
         )

@@ -189,7 +189,7 @@ class ProfileCollector:
                 raise ValueError(f"{name} is larger than {profiles.MAX_TRACE_BYTES // 1000000} MB.")
         summary: dict[str, Any] = json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
         profiles.parse_profile(0, {"t": 0.0, "ranks": [summary]}, folder)  # raises if it is invalid
-        profiles.clean_names(folder / f"rank-{rank}.json.gz", self._recorder.redactor.mask_text)
+        profiles.mask_names(folder / f"rank-{rank}.json.gz", self._recorder.redactor.mask_text)
         return summary
 
     def _record(self, profile: _Profile, status: str, reason: str = "") -> None:

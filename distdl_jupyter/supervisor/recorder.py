@@ -157,7 +157,7 @@ class EventRecorder:
         event = self._writer.write(type_, **fields, **self._origin)
         self._apply(event)
         self._note_activity(event)
-        for alert in self._alerts.take(event, self.view):
+        for alert in self._alerts.check(event, self.view):
             if alert.kind in ("nan", "rule"):  # pages do not show these otherwise
                 self.note("warning" if alert.kind == "nan" else "info", alert.text, f"{CODE_PREFIX}{alert.kind}")
             if alert.kind in ("end", "failure"):
@@ -230,7 +230,7 @@ class EventRecorder:
     @property
     def is_deleted(self) -> bool:
         """Whether the job's folder was deleted."""
-        return self._writer.is_deleted
+        return self._writer.events.is_deleted
 
     def tick(self) -> None:
         """Do the periodic work."""

@@ -156,9 +156,10 @@ def get_rank_status(rank: RankView) -> str:
 
 def format_other_host(view: JobView) -> str:
     """Return the host of the job's supervisor, with a remedy if it does not respond; "" for this host."""
-    if view.elsewhere is None:
+    if view.remote_writer is None:
         return ""
-    return f"{view.elsewhere.describe()} {view.elsewhere.remedy(view.id) if view.elsewhere.is_silent else ''}".rstrip()
+    remedy = view.remote_writer.remedy(view.id) if view.remote_writer.is_silent else ""
+    return f"{view.remote_writer.describe()} {remedy}".rstrip()
 
 
 def find_notice(view: JobView) -> Finding | None:
@@ -167,7 +168,7 @@ def find_notice(view: JobView) -> Finding | None:
     A notice about a supervisor on another host comes first if the supervisor does not respond, otherwise last.
     """
     problems = [note for note in view.notes if note["level"] in ("error", "warning")]
-    if view.elsewhere is not None and (view.elsewhere.is_silent or not problems):
+    if view.remote_writer is not None and (view.remote_writer.is_silent or not problems):
         return Finding("warning", "", format_other_host(view))
     if not problems or view.state is State.FAILED:
         return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.series import Band, EarlierJob, RankCurve, Row, SeriesBook
+from distdl_jupyter.core.series import Band, RankCurve, Row, SeriesBook, SourceJob
 from distdl_jupyter.core.view import JobView
 
 #: Maximum number of points of all lines together, and of one line.
@@ -64,19 +64,19 @@ def format_label(view: JobView, name: str) -> str:
 
 
 def make_curve(
-    book: SeriesBook, metric: str, *, mode: Literal["band", "ranks"] = "band", earlier: EarlierJob | None = None
+    book: SeriesBook, metric: str, *, mode: Literal["band", "ranks"] = "band", source_job: SourceJob | None = None
 ) -> Curve:
     """Return a metric for a page."""
     band = book.get_band(metric)
     points = min(_MAX_POINTS, max(40, _MAX_TOTAL_POINTS // max(1, len(band.ranks))))
     lines = book.get_curves(metric, points) if mode == "ranks" else []
-    earlier_rows = earlier.book.get_band(metric).rows if earlier else []
+    source_rows = source_job.book.get_band(metric).rows if source_job else []
     return Curve(
         metric=metric,
         mode=mode,
         band=band,
         lines=lines,
-        earlier=EarlierCurve(earlier.name, earlier.step, earlier_rows) if earlier and earlier_rows else None,
+        earlier=EarlierCurve(source_job.name, source_job.step, source_rows) if source_job and source_rows else None,
         from_output=metric in book.output_metrics,
         value="" if band.last is None else humanize.number(band.last),
         summary=summarize(metric, band),

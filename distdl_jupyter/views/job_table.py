@@ -148,8 +148,8 @@ def _format_status(view: JobView) -> str:
             return view.failure.what.rpartition(": ")[2]
         error = view.failure.what.split(":")[0]
         return f"{error} on rank {view.failure.rank}" if view.process_count > 1 else error
-    if view.elsewhere is not None:
-        return view.elsewhere.describe()
+    if view.remote_writer is not None:
+        return view.remote_writer.describe()
     if view.state in (State.STARTING, State.RUNNING) and view.stall is not None:
         ranks = view.stall.ranks
         verb = "differs" if len(ranks) == 1 else "differ"

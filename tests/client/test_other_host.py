@@ -37,7 +37,7 @@ def running(silence=200.0, **more):
 def test_the_job_is_shown_as_running_there(folder):
     written = folder.events.read_bytes()
     view = client.attach(folder.id).view()
-    assert (view.state, view.elsewhere.host) == (State.RUNNING, "login1")
+    assert (view.state, view.remote_writer.host) == (State.RUNNING, "login1")
     remedy = f"Check it on login1. If that host is gone for good, run: distdl lost {folder.id[-5:]}"
     assert make_card(view, time.time()).notice.text == f"Its supervisor runs on login1, last heard 3 min ago. {remedy}"
     assert view.to_json()["elsewhere"]["host"] == "login1"
@@ -54,7 +54,7 @@ def test_an_error_note_comes_before_a_healthy_supervisor_elsewhere():
     writer.close()
     os.utime(folder.events, (time.time() - 5, time.time() - 5))
     view = client.attach(folder.id).view()
-    assert view.elsewhere is not None
+    assert view.remote_writer is not None
     assert make_card(view, time.time()).notice.text == "The disk is full."
 
 

@@ -14,7 +14,7 @@ def told(events, rules=()):
     view, watch, found = JobView.from_spec(SPEC), AlertWatch(rules), []
     for event in ({"v": 1, "t": 10.0 + at, **event} for at, event in enumerate(events)):
         view.apply(event)
-        found += watch.take(event, view)
+        found += watch.check(event, view)
     return found
 
 

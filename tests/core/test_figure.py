@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core.series import EarlierJob, SeriesBook, build_figure
+from distdl_jupyter.core.series import SeriesBook, SourceJob, build_figure
 from tests.selection import few_or_all
 
 POINTS = st.lists(
@@ -52,7 +52,7 @@ def test_the_mean_has_a_band_from_the_lowest_to_the_highest_rank():
 
 
 def test_each_rank_has_a_line_and_an_earlier_job_is_behind_it():
-    made = build_figure(story(3), "loss", each_rank=True, earlier=EarlierJob(story(1, 10), "k3f9x", 72.0))
+    made = build_figure(story(3), "loss", each_rank=True, source_job=SourceJob(story(1, 10), "k3f9x", 72.0))
     assert [trace["name"] for trace in made["data"]][2:] == ["rank 0", "rank 1", "rank 2", "k3f9x"]
 
 

@@ -26,7 +26,7 @@ def test_secrets_in_the_names_of_a_trace_are_masked(tmp_path):
     path = tmp_path / "rank-0.json.gz"
     events = [{"ph": "X", "name": "the token hunter2x", "ts": at, "dur": 1.0} for at in range(3)]
     path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}, indent=1).encode()))
-    profiles.clean_names(path, lambda name: name.replace("hunter2x", "***"))
+    profiles.mask_names(path, lambda name: name.replace("hunter2x", "***"))
     found = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     assert found == [{**one, "name": "the token ***"} for one in events]
     assert [file.name for file in tmp_path.iterdir()] == [path.name]

@@ -40,7 +40,7 @@ def test_points_are_evenly_spread_and_few(many):
 def test_steps_in_any_order_keep_it_short(steps):
     metric = walked(steps)
     assert len(metric.trail) < MAX_TRAIL_POINTS
-    assert metric.newest == max(steps)
+    assert metric.newest_step == max(steps)
     assert len(metric.sample_means(40)) <= 40
 
 

@@ -160,8 +160,7 @@ def test_a_rank_that_finished_while_another_still_stepped_is_told_with_both_step
     failure = find_first_failure([waiting(0, 25.0, step=4), finished(1, 10.0, step=3)])
     assert failure.kind == "unequal"
     assert failure.what == (
-        "Rank 1 had finished (step 3) while rank 0 was in step 4: "
-        "the ranks made different numbers of steps"
+        "Rank 1 had finished (step 3) while rank 0 was in step 4: the ranks made different numbers of steps"
     )
     assert failure.others == []
     assert all(word in failure.evidence for word in ("drop_last", "DistributedSampler", "hvd.join()", "model.join()"))

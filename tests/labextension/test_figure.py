@@ -7,7 +7,7 @@ from itertools import combinations
 import plotly.graph_objects as go
 import pytest
 
-from distdl_jupyter.core.series import EarlierJob
+from distdl_jupyter.core.series import SourceJob
 from distdl_jupyter.views.curve import make_curve
 from distdl_jupyter.views.wire import to_json
 from tests.core.test_figure import book_of, story
@@ -100,7 +100,7 @@ def test_log_needs_positive_values_and_says_so(draw):
 
 
 def test_the_job_that_was_forked_is_behind_with_a_ring_at_the_step(draw):
-    made = draw(story(), earlier=EarlierJob(story(1), "k3f9x", 80.0))
+    made = draw(story(), source_job=SourceJob(story(1), "k3f9x", 80.0))
     line, ring = made["data"][-2:]
     assert (line["name"], ring["x"], ring["y"]) == ("k3f9x", [80.0], [line["y"][10]])
 

@@ -90,10 +90,10 @@ def test_a_job_of_a_host_that_is_gone_gets_a_supervisor_here_when_that_is_said()
     sign_elsewhere(job.folder.lock, "login1", 200.0)
     for file in (job.folder.events, job.folder.log):
         os.utime(file, (time.time() - 200, time.time() - 200))
-    wait_for(lambda: job.view().elsewhere, what="a look at its lock")
+    wait_for(lambda: job.view().remote_writer, what="a look at its lock")
     job.declare_lost()
     wait_for(lambda: supervised_again(job), what="another supervisor")
-    assert job.view().elsewhere is None
+    assert job.view().remote_writer is None
     job.cancel()
     assert job.wait(60).state is State.CANCELED
     assert types(job).count("resume") == 1
