@@ -24,8 +24,8 @@ from distdl_jupyter.core.state import State, can_follow
 
 #: Shorter waits (seconds) are ignored, because passing through an empty queue takes this long.
 SHORT_WAIT = 1.0
-#: Maximum number of points in a trail.
-MAX_TRAIL_POINTS = 64
+#: Maximum number of points of a sparkline.
+MAX_TRAIL_POINTS = 40
 
 
 @dataclass(slots=True)
@@ -173,12 +173,10 @@ class MetricView:
         if repeated or step >= self.steps.get(rank, step):  # a late report of an earlier step is not the newest value
             self.values[rank], self.steps[rank], self.step = value, step, step
 
-    def sample_means(self, max_points: int) -> list[float]:
-        """Return at most ``max_points`` means, evenly spaced, ending with the newest."""
-        means = [*(mean for _, mean in self.trail), self.mean]
-        if len(means) <= max_points:
-            return means
-        return [means[round(index * (len(means) - 1) / (max_points - 1))] for index in range(max_points)]
+    @property
+    def sparkline(self) -> list[float]:
+        """Means of finished steps, roughly evenly spaced, and the newest mean."""
+        return [*(mean for _, mean in self.trail), self.mean]
 
     @property
     def mean(self) -> float:

@@ -27,8 +27,6 @@ from distdl_jupyter.views.wire import from_fields, to_finite
 from distdl_jupyter.worker.hooks import frameworks
 
 _EMPTY_TEXT = "No jobs yet. Start a cell with %%distributed -p 2, or run: distdl submit -p 2 train.py"
-#: Maximum number of points of the sparkline.
-_MAX_SPARK_POINTS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +168,7 @@ def make_sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
 
     Four digits keep a list of a thousand jobs small.
     """
-    means = metric.sample_means(_MAX_SPARK_POINTS) if metric is not None else []
+    means = metric.sparkline if metric is not None else []
     return tuple(to_finite(float(f"{mean:.4g}")) for mean in means) if len(means) > 1 else ()
 
 

@@ -99,7 +99,7 @@ def test_a_view_begins_again_and_keeps_what_was_reported():
     assert view.metrics["loss"].mean == 4.0
     view.apply(metric(0, 2, 102.0))
     assert (view.metrics["loss"].mean, view.metrics["loss"].step) == (102.0, 2)
-    assert view.metrics["loss"].sample_means(9)[:-1] == [0.0, 1.0]
+    assert view.metrics["loss"].sparkline[:-1] == [0.0, 1.0]
 
 
 def test_a_restart_that_waits_in_a_queue_is_queued():
