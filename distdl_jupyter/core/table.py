@@ -25,15 +25,7 @@ class Display:
         return str(self)
 
     def _repr_html_(self) -> str:
-        parts = [part for part in self._parts() if part]
-        return "".join(
-            f"<pre>{escape(part)}</pre>"
-            if isinstance(part, CodeBlock)
-            else f"<p>{format_sentence(part)}</p>"
-            if isinstance(part, str)
-            else format_html(part)
-            for part in parts
-        )
+        return "".join(_render_part(part) for part in self._parts() if part)
 
 
 class CodeBlock(str):
@@ -44,6 +36,12 @@ class CodeBlock(str):
 
 class WholeRows(list[Sequence[str]]):
     """The rows of a table that keeps its empty columns."""
+
+
+def _render_part(part: str | Rows) -> str:
+    if isinstance(part, CodeBlock):
+        return f"<pre>{escape(part)}</pre>"
+    return f"<p>{format_sentence(part)}</p>" if isinstance(part, str) else format_html(part)
 
 
 def format_sentence(sentence: str) -> str:
