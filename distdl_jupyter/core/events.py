@@ -31,6 +31,8 @@ note       ``level`` (info, warning, error), ``text``, ``code`` (for programs, m
 result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem`` (why the value is missing),
            ``collectives`` (worker.stacks.collect_operations); a second one, after a rank has ended, has details of its
            failure from the log (supervisor.postmortem)
+averaged   all ranks use a wrapper that averages gradients, and have equal weights
+staging    the fields of core.view.StagingView
 world      ``node_count``, ``process_count``: size of the job from this start on, if it has changed
 restart    all ranks are restarted: ``reason``, ``rank`` (that failed first); ``requeued`` if none had failed but
            a queue had revoked the machines, ``queued`` if the job is queued again
