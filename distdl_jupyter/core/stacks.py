@@ -270,12 +270,6 @@ class RankGroup:
         location = "native code" if frame is None else frame.location
         return f"{operation} ({location})" if operation else location
 
-    def format_clause(self, awaited: str = "") -> str:
-        """Return a clause such as "rank 0 waits for it in hvd.allreduce (In [7], line 12)"; "it" is ``awaited``."""
-        verb = ("is", "waits") if len(self.ranks) == 1 else ("are", "wait")
-        suffix = f" for {awaited}" if awaited and self.thread.awaited_call else ""
-        return f"{format_ranks(self.ranks)} {verb[bool(self.thread.awaited_call)]}{suffix} in {self.position}"
-
 
 @dataclass(frozen=True)
 class StackSnapshot:
@@ -323,7 +317,11 @@ class StackSnapshot:
         if any(group.thread.awaited_call for group in groups[:-1]):
             awaited = ""  # they wait in different operations
         clauses = [f"{format_ranks(sorted(self.missing))} sent no stacks"] if self.missing else []
-        clauses += [group.format_clause(awaited if group is groups[-1] else "") for group in groups]
+        for group in groups:
+            call, is_single = group.thread.awaited_call, len(group.ranks) == 1
+            verb = ("waits" if is_single else "wait") if call else ("is" if is_single else "are")
+            suffix = f" for {awaited}" if call and awaited and group is groups[-1] else ""
+            clauses.append(f"{format_ranks(group.ranks)} {verb}{suffix} in {group.position}")
         if len(clauses) < 2:
             return "".join(clauses)
         return f"{', '.join(clauses[:-1][:3])}{', ...' if len(clauses) > 4 else ''}, while {clauses[-1]}"
