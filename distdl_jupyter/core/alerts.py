@@ -1,7 +1,4 @@
-"""Alerts of a job: its end, a stall, a NaN or infinite metric, or a rule of the user that is met.
-
-``AlertWatch`` reads the events of a job in order and yields each alert once; recipients are chosen elsewhere.
-"""
+"""Alerts of a job: its end, a stall, a NaN or infinite metric, or a metric that meets a rule of the user."""
 
 from __future__ import annotations
 
@@ -24,6 +21,7 @@ Kind = Literal["end", "failure", "stall", "nan", "rule"]
 #: Prefix of the code of a note about an alert.
 CODE_PREFIX = "alert-"
 _COMPARISONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+#: A rule: metric, comparison and limit.
 _RULE = re.compile(r"\s*(?P<metric>\S.*?)\s*(?P<comparison>>=|<=|>|<)\s*(?P<limit>[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*")
 #: Maximum number of rules of a job.
 _MAX_RULES = 20
@@ -72,7 +70,7 @@ def check_rules(value: Any, field: str) -> tuple[str, ...] | None:
 
 
 class AlertWatch:
-    """Yields the alerts of a job: a stall each time it occurs, any other alert once per job."""
+    """Finds the alerts in a job's events, in order: a stall each time it occurs, any other alert once."""
 
     def __init__(self, rules: Sequence[str] = ()) -> None:
         self._pending_rules = [parse_rule(text) for text in rules]

@@ -25,6 +25,7 @@ import msgspec
 
 from distdl_jupyter.core.store import JobFolder
 
+#: The folder of all profiles in a job's folder.
 FOLDER_NAME = "profiles"
 #: Maximum number of steps of a profile.
 MAX_STEPS = 50
@@ -34,6 +35,7 @@ MAX_TRACE_BYTES = 100_000_000
 _MAX_OPERATORS = 100
 #: Bytes of a trace that are processed at a time.
 _CHUNK_BYTES = 1 << 20
+#: The name of an event in a Chrome trace.
 _NAME_FIELD = re.compile(r'"name": ("(?:[^"\\]|\\.)*")')
 
 
