@@ -479,7 +479,10 @@ class JobView:
         self.handle = {"cluster": event.get("cluster"), "data": event.get("data")}
 
     def _on_staging(self, event: Event) -> None:
-        staging = msgspec.convert(event, StagingView)
+        try:
+            staging = msgspec.convert(event, StagingView)
+        except msgspec.ValidationError:
+            return
         keys = [(entry.node, entry.source) for entry in self.staging]
         index = keys.index((staging.node, staging.source)) if (staging.node, staging.source) in keys else len(keys)
         self.staging[index : index + 1] = [staging]
