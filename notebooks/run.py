@@ -120,7 +120,7 @@ class Terminal:
 
 def status(view: JobView) -> str:
     """Return where a job is in one line: state, phase or progress, newest metrics."""
-    parts = [f"{view.name}: {view.state.value}, {duration(view.compute_elapsed(time.time()))}"]
+    parts = [f"{view.name}: {view.state.value}, {duration(view.compute_run_time(time.time()))}"]
     if phases := [phase for phase in view.phases if phase.started is not None and phase.seconds is None]:
         parts.append(phases[-1].phase)
     if view.done is not None and view.total:

@@ -111,7 +111,7 @@ class Collective:
 
 def build_table(collectives: Sequence[Collective]) -> list[tuple[str, ...]]:
     """Return a header row and the row of each operation."""
-    rows = [_COLUMNS]
+    rows: list[tuple[str, ...]] = [_COLUMNS]
     for call in collectives:
         title, tensors = call.title or "no collective operation", f"{call.sizes} {call.dtype}".strip()
         rows.append((format_ranks(call.ranks), title, call.full_number, tensors, call.state, call.line))

@@ -368,8 +368,8 @@ def parse_snapshot(number: int, data: Mapping[str, Any], code: Mapping[str, Any]
     for rank, item in sorted(items.items()):
         threads = _parse_threads(item, FrameLabeler(code, item.get("about") or {}, lines), waiting.get(rank, ""))
         details = {name: item.get(name) for name in ("pid", "step", "silent")}
-        texts = {name: str(item.get(name) or "") for name in ("host", "state", "text")}
-        stacks = ranks[rank] = RankStacks(rank, threads, **details, **texts)
+        host, state = str(item.get("host") or ""), str(item.get("state") or "")
+        stacks = ranks[rank] = RankStacks(rank, threads, host=host, state=state, text=str(item["text"]), **details)
         frame = stacks.main.user_frame
         if frame is not None and not stacks.main.awaited_call:
             positions[rank] = f"{frame.location} ({frame.source})" if frame.source else frame.location
