@@ -28,16 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An output stream, read from a descriptor or from an inbox of received bytes.
-
-    ``rank`` is None for output of the launcher or of a service. ``start`` is the position of the first byte if the
-    output is stored and can be read again from any position, else None. Text of such a stream is recorded with its
-    position, so that ``attach`` neither repeats nor loses text.
-    """
+    """An output stream, read from a descriptor or from an inbox of received bytes."""
 
     source: int | Inbox
+    #: None for output of the launcher or of a service.
     rank: int | None
     name: str  # "out" or "err"
+    #: The position of the first byte if the output can be read again from any position, else None. Text of such a
+    #: stream is recorded with its position, so that ``attach`` neither repeats nor loses text.
     start: int | None = None
 
 
@@ -50,15 +48,12 @@ class UnkillableProcess(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The end of one rank's process: an exit code or a signal's name such as ``"KILL"``.
-
-    If both are None, the rank is lost and has failed; ``evidence`` is the reason ("No response from gpu2 for 10 s").
-    """
+    """The end of one rank's process: an exit code or a signal's name such as ``"KILL"``, or neither for a lost rank."""
 
     rank: int
     code: int | None
     signal: str | None
-    #: The cause beyond code and signal, as one sentence.
+    #: The cause beyond code and signal, as one sentence: "No response from gpu2 for 10 s."
     evidence: str = ""
 
 
@@ -95,12 +90,12 @@ class Context:
     #: supervisor that places the job receives it as ``handle``.
     record_handle: Callable[[dict[str, Any]], object] = bool
     handle: Mapping[str, Any] | None = None
-    #: The data and packages to copy to every node before its ranks start (``clusters.stagers``); None without any.
+    #: The data and packages to copy to every node before its ranks start (``clusters.stagers``), or None.
     staging: JobStaging | None = None
-    #: The number of earlier starts of the job's ranks; ``lost_nodes`` are the nodes that were lost in the last of them.
+    #: The number of previous starts of the job's ranks; ``lost_nodes`` are the nodes that were lost in the last one.
     restart: int = 0
     lost_nodes: frozenset[int] = frozenset()
-    #: The minimum number of nodes with which the job may start; None if it needs all of them.
+    #: The minimum number of nodes with which the job may start, or None if it needs all of them.
     min_node_count: int | None = None
 
 
@@ -110,26 +105,21 @@ CheckLevel = Literal["ok", "info", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """The result of one check of one node (``node`` "" for the cluster as a whole).
-
-    ``what`` is the name of the check ("Reachable", "torch"), ``message`` its result and ``remedy`` the fix of a
-    problem. ``code`` is the stable identifier of the problem for programs and help links, "" without a problem.
-    """
+    """The result of one check of one node; ``node`` is "" for the cluster as a whole."""
 
     node: str
+    #: The name of the check: "Reachable", "torch".
     what: str
     level: CheckLevel
     message: str
+    #: The fix of a problem, and its stable identifier for programs and help links.
     remedy: str = ""
     code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """The current state of one machine of a cluster; ``detail`` is the reason why it is down, or other information.
-
-    ``load`` is the 1-minute load average, ``ranks`` the number of this user's ranks on the machine; None is unknown.
-    """
+    """The current state of one machine of a cluster; ``detail`` is the reason why it is down, or other information."""
 
     name: str
     state: NodeState = "up"
@@ -138,9 +128,10 @@ class NodeInfo:
     gpu_name: str = ""
     cores: int = 0
     python: str = ""
+    #: The 1-minute load average, and the number of this user's ranks on the machine, or None if unknown.
     load: float | None = None
     ranks: int | None = None
-    #: Whether the machine costs money now; its price per hour in ``currency`` ("USD"), None if unknown.
+    #: Whether the machine costs money now, and its price per hour in ``currency`` ("USD"), or None if it is unknown.
     billed: bool = False
     cost_per_hour: float | None = None
     currency: str = ""
@@ -148,36 +139,31 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class OptionValue:
-    """One allowed value of an option; ``label`` ("": the value itself) and ``detail`` are for display.
-
-    ``sets`` holds the options that the value implies, such as the resource group of a workspace.
-    """
+    """One allowed value of an option; ``label`` ("": the value itself) and ``detail`` are for display."""
 
     value: str
     label: str = ""
     detail: str = ""
+    #: The options that the value implies, such as the resource group of a workspace.
     sets: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """The machines of a cluster as a whole. ``state`` is "" or the change in progress ("creating").
-
-    Between ``min_nodes`` and ``max_nodes`` nodes are up, depending on the jobs. ``min_nodes`` nodes cost money even
-    without jobs. ``problem`` is the reason why the last change failed, ``cost_per_hour`` the price of one node (None:
-    unknown).
-    """
+    """The machines of a cluster as a whole."""
 
     exists: bool
+    #: The change in progress ("creating") or "", and the reason why the last change failed.
     state: str = ""
     problem: str = ""
     size: str = ""
     detail: str = ""
+    #: The limits of the number of nodes that are up, depending on the jobs. ``min_nodes`` always cost money.
     min_nodes: int = 0
     max_nodes: int = 0
+    #: The price of one node, or None if it is unknown, and its source for display.
     cost_per_hour: float | None = None
     currency: str = ""
-    #: The source of the price, for display.
     price_source: str = ""
 
 
@@ -195,24 +181,24 @@ class OutageNotifier:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self._outage_since: float | None = None
-        self._reported = False
+        self._failing_since: float | None = None
+        self._is_reported = False
         self._notices: queue.SimpleQueue[RunNotice] = queue.SimpleQueue()
         #: Adds another notice.
         self.put = self._notices.put
 
     def record_failure(self, requested_at: float, notice: RunNotice, *, immediately: bool = False) -> None:
         """Record a request at ``requested_at`` (monotonic) without a response; ``notice`` describes the outage."""
-        self._outage_since = self._outage_since or requested_at
-        if not self._reported and (immediately or time.monotonic() - self._outage_since > self._timeout):
-            self._reported = True
+        self._failing_since = self._failing_since or requested_at
+        if not self._is_reported and (immediately or time.monotonic() - self._failing_since > self._timeout):
+            self._is_reported = True
             self._notices.put(notice)
 
     def record_response(self, notice: RunNotice) -> None:
         """Record a response; ``notice`` is added if the outage was reported."""
-        if self._reported:
+        if self._is_reported:
             self._notices.put(notice)
-        self._outage_since, self._reported = None, False
+        self._failing_since, self._is_reported = None, False
 
     def take_notices(self) -> list[RunNotice]:
         """Return the notices since the last call."""
@@ -243,7 +229,7 @@ class Run(ABC):
         return
 
     def why_waiting(self) -> str:
-        """Return why the ranks have not started yet ("pending: Resources"), "" if they have."""
+        """Return why the ranks have not started yet ("pending: Resources"), or "" if they have."""
         return ""
 
     def take_notices(self) -> list[RunNotice]:
@@ -259,18 +245,12 @@ class Run(ABC):
         """Return the exits since the last call; all output of these ranks is available. Each rank exits once."""
 
     def why_interrupted(self) -> str:
-        """Return why a queue preempted ranks that had not failed, as one sentence; "" if it did not.
-
-        Called once when ranks have ended; it may take some seconds.
-        """
+        """Return why a queue preempted ranks that had not failed, or ""; called once at the end, may take seconds."""
         return ""
 
     @abstractmethod
     def list_alive(self) -> Sequence[object]:
-        """Return all living processes of the job, including descendants.
-
-        A machine that does not respond counts as having no processes, because its agent ends them.
-        """
+        """Return all living processes of the job on the machines that respond; the agent ends them on the others."""
 
     @abstractmethod
     def signal(self, name: str) -> None:
@@ -292,7 +272,7 @@ class Run(ABC):
     stacks_seconds: ClassVar[float] = 6.0
 
     def why_no_stacks(self) -> str:
-        """Return why this type of cluster does not support stack traces, as one sentence; "" if it does."""
+        """Return why this type of cluster does not support stack traces, as one sentence, or "" if it does."""
         return "This type of cluster does not support stack traces of running ranks."
 
     def request_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
@@ -304,10 +284,7 @@ class Run(ABC):
         return
 
     def fetch(self, rank: int, path: str, max_bytes: int) -> None:
-        """Copy a file of a rank below the job's folder to this machine, unless it exists here.
-
-        Blocks. Raises OSError, or LaunchFailed, for example for a file of more than ``max_bytes`` bytes.
-        """
+        """Copy a rank's file of at most ``max_bytes`` below the job's folder to this machine. Raises LaunchFailed."""
         return
 
     def on_launcher_output(self, text: str) -> None:
@@ -319,10 +296,7 @@ class Run(ABC):
         """Return plain data for ``Cluster.attach`` and ``Cluster.sweep``; recorded once, after the start."""
 
     def collect(self) -> None:
-        """Copy values and files that ranks wrote on other machines into the job's folder.
-
-        Called once, after every rank has ended. Raises LaunchFailed, which lists the files that were not copied.
-        """
+        """Copy the ranks' values and files from other machines; called once at the end. Raises LaunchFailed."""
         return
 
     @abstractmethod
@@ -355,7 +329,7 @@ class Cluster(ABC):
     can_attach: ClassVar[bool] = False
 
     def default_options(self) -> dict[str, Any] | None:
-        """Return the options of this type's unnamed default cluster, None if a user must add one."""
+        """Return the options of this type's unnamed default cluster, or None if a user must add one."""
         return {}
 
     @abstractmethod
@@ -375,7 +349,7 @@ class Cluster(ABC):
         return 0
 
     def detail(self, options: Any) -> str:
-        """Return a short description of the machines: "2 cores, no GPU"; "" if unknown."""
+        """Return a short description of the machines ("2 cores, no GPU"), or "" if they are unknown."""
         return ""
 
     def list_nodes(self, options: Any) -> list[NodeInfo]:
@@ -383,10 +357,7 @@ class Cluster(ABC):
         return []
 
     def run_checks(self, options: Any, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[NodeCheck]:
-        """Check every node for problems that prevent jobs, within 30 seconds.
-
-        ``modules`` and ``programs`` are the requirements of a backend.
-        """
+        """Check every node within 30 seconds for problems that prevent jobs of a backend with these requirements."""
         return []
 
     @abstractmethod
@@ -409,7 +380,7 @@ class Cluster(ABC):
         return
 
     def list_queue(self, options: Any) -> list[QueuedJob] | None:
-        """Return this user's jobs in the cluster's queue, running jobs first; None without a queue.
+        """Return this user's jobs in the cluster's queue, running jobs first, or None if it has no queue.
 
         It may take seconds. Raises DistDLError if the queue does not respond.
         """
@@ -421,9 +392,7 @@ class Cluster(ABC):
 
         The placement may have fewer nodes than the job, but at least the context's ``min_node_count``. Every rank
         gets the context's ``rank_ports`` ports on an address of its node. If jobs wait in a queue before their machines
-        are known, this call waits (phase ``queue``).
-
-        Raises LaunchFailed, InvalidSpec.
+        are known, this call waits (phase ``queue``). Raises LaunchFailed, InvalidSpec.
         """
 
     @abstractmethod
@@ -431,7 +400,7 @@ class Cluster(ABC):
         """Start the plan. Raises LaunchFailed and leaves nothing running."""
 
     def why_interrupted(self) -> str:
-        """Return why a queue preempted a start that failed, as one sentence; "" if it did not."""
+        """Return why a queue preempted a start that failed, as one sentence, or "" if it did not."""
         return ""
 
     def attach(
@@ -450,10 +419,7 @@ class Cluster(ABC):
         """Kill the processes of a job without a supervisor; return those that were alive. Raises DistDLError."""
 
     def close_group(self, group: Group, options: Any) -> None:
-        """Release reservations for later jobs of a group, such as a sweep; jobs that have started continue.
-
-        Raises DistDLError, OSError.
-        """
+        """Release reservations for later jobs of a group, such as a sweep. Raises DistDLError, OSError."""
         return
 
 
@@ -474,14 +440,11 @@ class Provisioner(ABC):
 
     @abstractmethod
     def get_machines(self, options: Any) -> Machines | None:
-        """Return a summary of the machines, None if they need not be created; it may take seconds."""
+        """Return a summary of the machines, or None if they need not be created; it may take seconds."""
 
     @abstractmethod
     def create(self, options: Any, machine_spec: Any) -> None:
-        """Request machines; return when the request is accepted. ``machines`` shows the progress.
-
-        Raises ClusterRefused, InvalidSpec, DistDLError.
-        """
+        """Request machines, and return when the request is accepted. Raises ClusterRefused, InvalidSpec."""
 
     @abstractmethod
     def delete(self, options: Any) -> None:

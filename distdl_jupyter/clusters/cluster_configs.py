@@ -1,7 +1,7 @@
-"""Named clusters: ``compute_target="mini"`` refers to a kind of cluster and its options by a name.
+"""Named clusters: ``compute_target="mini"`` refers to a type of cluster and its options by a name.
 
-Named clusters are stored in ``distdl_jupyter.json`` in the user's Jupyter configuration folder, which kernels, the
-server and the command line share. The file contains no secrets. The name of a kind refers to it with default options.
+They are stored in ``distdl_jupyter.json`` in the user's Jupyter configuration folder, which kernels, the server and the
+command line share. The file contains no secrets. The name of a type refers to it with its default options.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.worker.secret_patterns import looks_secret
 
 FILE_NAME = "distdl_jupyter.json"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """A cluster on which jobs can run; ``named`` is true if a user has added it."""
+    """A cluster on which jobs can run; ``named`` is true if a user has added it, false for a type's default cluster."""
 
     name: str
     kind: str
@@ -57,7 +57,7 @@ def list_clusters() -> list[ClusterConfig]:
 
 
 def list_defaults() -> list[ClusterConfig]:
-    """Return a cluster for each kind that works without options."""
+    """Return a cluster for each type that works without options."""
     configs = []
     for kind in registry.list_names("clusters"):
         try:
@@ -74,16 +74,15 @@ def get(name: str) -> ClusterConfig:
     configs = {config.name: config for config in list_clusters()}
     if name in configs:
         return configs[name]
-    text = f"{name} is a type of cluster, not the name of a cluster."
-    hint = f'Add one with add_cluster("lab", "{name}", ...) or distdl clusters add lab {name}.'
-    if name not in registry.list_names("clusters"):
-        hint = describe_unknown(name, list(configs), "cluster").partition(". ")[2]
-        text = f"Unknown cluster {name!r}."
+    text, hint = f"Unknown cluster {name!r}.", describe_unknown(name, list(configs), "cluster").partition(". ")[2]
+    if name in registry.list_names("clusters"):
+        text = f"{name} is a type of cluster, not the name of a cluster."
+        hint = f'Add one with add_cluster("lab", "{name}", ...) or distdl clusters add lab {name}.'
     raise ClusterNotFound(text, code="cluster-not-in-list", hint=hint)
 
 
 def list_names() -> list[str]:
-    """Return all values of ``compute_target``: kinds, then named clusters."""
+    """Return all values of ``compute_target``: types, then named clusters."""
     return [*registry.list_names("clusters"), *(config.name for config in list_named())]
 
 
@@ -91,18 +90,17 @@ def find(name: str) -> ClusterConfig:
     """Return the cluster that ``compute_target`` names. Raises InvalidSpec, which lists all clusters."""
     if name in registry.list_names("clusters"):
         return ClusterConfig(name, name, registry.get("clusters", name).default_options() or {})
-    config = next((config for config in list_named() if config.name == name), None)
-    if config is None:
-        text, field = describe_unknown(name, list_names(), "cluster"), "compute_target"
-        raise InvalidSpec(text, code="cluster-unknown", field=field, hint=f"To add it, call add_cluster({name!r}, ...)")
-    return config
+    if match := next((config for config in list_named() if config.name == name), None):
+        return match
+    text, hint = describe_unknown(name, list_names(), "cluster"), f"To add it, call add_cluster({name!r}, ...)"
+    raise InvalidSpec(text, code="cluster-unknown", field="compute_target", hint=hint)
 
 
 def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
     """Add a named cluster. Raises InvalidSpec, PluginUnavailable, and ClusterRefused if the name is in use."""
-    if not _NAME.fullmatch(name):
-        hint = "Use 1 to 40 letters, digits, dots, dashes and underscores, starting with a letter or digit."
+    if not _NAME_PATTERN.fullmatch(name):
         text = f"{name!r} is not a valid cluster name."
+        hint = "Use 1 to 40 letters, digits, dots, dashes and underscores, starting with a letter or digit."
         raise InvalidSpec(text, code="cluster-name-invalid", field="name", hint=hint)
     if name in registry.list_names("clusters"):
         text = f"{name} is a cluster type and cannot be the name of a cluster."
@@ -143,7 +141,7 @@ def refuse_active(name: str, active: Sequence[object]) -> None:
 
 
 def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options, normalized by the kind's ``Options`` class. Raises InvalidSpec."""
+    """Return the options, normalized by the ``Options`` class of the cluster type. Raises InvalidSpec."""
     if kind not in (kinds := registry.list_names("clusters")):
         raise InvalidSpec(describe_unknown(kind, kinds, "cluster type"), code="cluster-kind-unknown", field="kind")
     if secret := next((name for name in options if looks_secret(name)), ""):
@@ -156,13 +154,10 @@ def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_entries(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the entries of the file, {} without a file. Raises DistDLError."""
+    """Return the entries of the file, or {} if it does not exist. Raises DistDLError."""
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["clusters"]
-        return {
-            str(name): {"kind": str(entry["kind"]), "options": dict(entry["options"])}
-            for name, entry in entries.items()
-        }
+        entries = json.loads(path.read_text(encoding="utf-8"))["clusters"].items()
+        return {str(name): {"kind": str(item["kind"]), "options": dict(item["options"])} for name, item in entries}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

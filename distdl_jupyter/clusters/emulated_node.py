@@ -1,11 +1,9 @@
-"""A program that emulates a node: it runs a command line under its own host name, like ``ssh HOST COMMAND``.
+"""A program that emulates a node: it runs a command under another host name, like ``ssh HOST COMMAND``.
 
 ``python -m distdl_jupyter.clusters.emulated_node HOST COMMAND...`` enters a UTS namespace (Linux, uts_namespaces(7)),
 sets HOST as the host name and executes the shell that runs COMMAND. Launchers that distinguish nodes by host name, such
-as Open MPI's daemons, then see as many nodes as there are names; memory, disk and network stay shared.
-
-Root can do that directly. Other users need a user namespace (user_namespaces(7)), in which their user and group stay
-the same. This module must not depend on jobs, ranks or launchers.
+as Open MPI's daemons, then see as many nodes as there are names; memory, disk and network stay shared. Users other than
+root also need a user namespace (user_namespaces(7)). This module must not depend on jobs, ranks or launchers.
 """
 
 from __future__ import annotations

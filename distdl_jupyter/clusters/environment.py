@@ -26,13 +26,13 @@ _SSH_NAMES = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", 
 #: Prefixes of the matplotlib backends that a kernel sets.
 _NOTEBOOK_BACKENDS = ("module://matplotlib_inline", "module://ipykernel", "module://ipympl")
 #: Names that every shell and exec accept.
-_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def select_for_local_ranks(submitters: Mapping[str, str]) -> dict[str, str]:
     """Return the submitter's environment without the variables that no rank should inherit."""
-    inherited = ("DISTDL_HOME", "DISTDL_CACHE", "DISTDL_WARM_DIR")
-    environment = {n: value for n, value in submitters.items() if n in inherited or not n.startswith("DISTDL_")}
+    own_names = ("DISTDL_HOME", "DISTDL_CACHE", "DISTDL_WARM_DIR")
+    environment = {n: value for n, value in submitters.items() if n in own_names or not n.startswith("DISTDL_")}
     if environment.get("MPLBACKEND", "").startswith(_NOTEBOOK_BACKENDS):
         del environment["MPLBACKEND"]  # the notebook's backend does not work in a rank
     environment.setdefault(*machine.get_compiler_cache())
@@ -44,7 +44,9 @@ def select_for_remote_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in inherited.items()
-        if (name in _NAMES or name.startswith(_PREFIXES)) and not is_secret(name, value) and _PATTERN.fullmatch(name)
+        if (name in _NAMES or name.startswith(_PREFIXES))
+        and not is_secret(name, value)
+        and _NAME_PATTERN.fullmatch(name)
     }
 
 

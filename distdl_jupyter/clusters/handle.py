@@ -29,9 +29,10 @@ _POLL_SECONDS, CREATION_SECONDS = 2.0, 900.0
 #: The number of bytes at the end of a job's events that are searched for the end of the job.
 _TAIL_BYTES = 64 * 1024
 _NODE_SIGNS = {"up": "●", "down": "✗", "starting": "◔", "unknown": "?"}
-_LEVEL_SIGNS: dict[CheckLevel, str] = {"ok": "✓", "info": "·", "warning": "!", "error": "✗"}
-_SEVERITY: dict[CheckLevel, int] = {"error": 0, "warning": 1, "info": 2, "ok": 3}
-#: Maximum number of host names listed in a line of passed checks.
+#: The sign of each level, the most severe level first.
+_LEVEL_SIGNS: dict[CheckLevel, str] = {"error": "✗", "warning": "!", "info": "·", "ok": "✓"}
+_LEVELS = list(_LEVEL_SIGNS)
+#: The maximum number of host names listed in a line of passed checks.
 _MAX_NAMES = 3
 
 
@@ -39,7 +40,7 @@ class NodeTable(table.Display, list[NodeInfo]):
     """The machines of a cluster, displayed as a table."""
 
     def _parts(self) -> list[str | table.Rows]:
-        return [build_node_rows(self) if self else "No known nodes."]
+        return [build_node_rows(self) if self else "The cluster has no known nodes."]
 
 
 class ChoiceTable(table.Display, list[OptionValue]):
@@ -93,17 +94,16 @@ class ClusterHandle(table.Display):
     def nodes(self) -> NodeTable:
         """Return the current state of its machines, including machines that do not respond. Raises DistDLError."""
         cluster, options = status.load_plugin(self.target)
-        with explain_interrupt(lambda: f"Interrupted while {self.name} was asked for its nodes. Nothing was changed."):
+        with explain_interrupt(lambda: f"Interrupted while listing the nodes of {self.name}. Nothing was changed."):
             return NodeTable(cluster.list_nodes(options))
 
     def check(self, distributed_backend: str | None = None) -> CheckTable:
-        """Check on every node whether jobs can run there. This takes up to 30 seconds.
+        """Check for up to 30 seconds whether jobs, and a backend's requirements, can run on every node.
 
-        With ``distributed_backend``, the requirements of that backend are checked too. Raises InvalidSpec for an
-        unknown backend.
+        Raises InvalidSpec for an unknown backend.
         """
         needs = status.get_needs(distributed_backend) if distributed_backend else None
-        with explain_interrupt(lambda: f"Interrupted; the check of {self.name} was stopped. Nothing was changed."):
+        with explain_interrupt(lambda: f"Interrupted while checking {self.name}. Nothing was changed."):
             return CheckTable(status.check(self.target, needs))
 
     def change(self, **options: Any) -> ClusterHandle:
@@ -121,8 +121,7 @@ class ClusterHandle(table.Display):
 
         Raises InvalidSpec, DistDLError.
         """
-        target = self.target
-        return ChoiceTable(list_choices(target.kind, field, target.options))
+        return ChoiceTable(list_choices(self.kind, field, self.options))
 
     def machines(self) -> Machines | None:
         """Return the machines as a whole, or None if they are not created by this package. Raises DistDLError."""
@@ -135,7 +134,7 @@ class ClusterHandle(table.Display):
         Returns when the request is accepted, or with ``wait`` when the machines are ready. Raises InvalidSpec, and
         ClusterRefused if clusters of this type cannot create machines.
         """
-        cluster, options = self._get_provisioner()
+        cluster, options = self._load_provisioner()
         description = f"machines of a cluster of type {self.kind}"
         cluster.create(options, registry.make_options(cluster.compute_spec, compute, description))
         command = f"clusters()[{self.name!r}].delete()"
@@ -143,21 +142,22 @@ class ClusterHandle(table.Display):
         with explain_interrupt(lambda: text):
             deadline = time.monotonic() + CREATION_SECONDS
             while wait and (machines := cluster.get_machines(options)) is not None and time.monotonic() < deadline:
-                if not machines.state and machines.problem:
+                if machines.state:
+                    time.sleep(_POLL_SECONDS)
+                elif machines.problem:
                     raise ClusterRefused(machines.problem, code="machines-not-changed")
-                if not machines.state:
+                else:
                     break
-                time.sleep(_POLL_SECONDS)
         return self
 
     def delete(self) -> ClusterHandle:
         """Delete the machines and keep the name of the cluster. Raises ClusterRefused while a job runs on it."""
         cluster_configs.refuse_active(self.name, list_active_jobs(self.name))
-        cluster, options = self._get_provisioner()
+        cluster, options = self._load_provisioner()
         cluster.delete(options)
         return self
 
-    def _get_provisioner(self) -> tuple[Provisioner, Any]:
+    def _load_provisioner(self) -> tuple[Provisioner, Any]:
         cluster, options = status.load_plugin(self.target)
         if not isinstance(cluster, Provisioner):
             text = f"Clusters of type {cluster.title or cluster.name} do not support creating or deleting machines."
@@ -198,7 +198,7 @@ class ClusterList(table.Display, Sequence[ClusterHandle]):
 
     def look(self, seconds: float = STATUS_SECONDS) -> list[ClusterStatus]:
         """Return the current state of all clusters within ``seconds`` seconds."""
-        with explain_interrupt(lambda: "Interrupted while the clusters were asked for their status."):
+        with explain_interrupt(lambda: "Interrupted while querying the status of the clusters."):
             return status.probe_all(self._targets, seconds)
 
     def _parts(self) -> list[str | table.Rows]:
@@ -216,8 +216,8 @@ def clusters() -> ClusterList:
 def add_cluster(name: str, kind: str, **options: Any) -> ClusterHandle:
     """Add a cluster of a type under a name, for use as ``compute_target``: ``add_cluster("lab", "ssh", hosts=...)``.
 
-    The cluster is stored in the Jupyter configuration of the user, and is available in notebooks, JupyterLab and the
-    command line. Raises InvalidSpec, PluginUnavailable, and ClusterRefused if the name is in use.
+    It is stored in the user's Jupyter configuration, for notebooks, JupyterLab and the command line. Raises
+    InvalidSpec, PluginUnavailable, and ClusterRefused if the name is in use.
     """
     cluster_configs.add(name, kind, options)
     return ClusterHandle(name)
@@ -233,17 +233,16 @@ def list_choices(kind: str, option: str, options: Mapping[str, Any]) -> list[Opt
 
 
 def list_active_jobs(name: str) -> list[JobFolder]:
-    """Return the jobs on a cluster without an end in their summary or in their last events."""
-    active = []
+    """Return the jobs on a cluster that have no summary and, as it is written later, no end in their last events."""
+    active_jobs = []
     for folder in JobStore().list_folders():
         with contextlib.suppress(DistDLError):  # skip jobs that cannot be read
-            if folder.read_spec().compute_target != name or folder.summary.exists():
-                continue
-            position = max(0, events.get_size(folder.events) - _TAIL_BYTES)
-            last_events = (event for batch, _ in events.read_batches(folder.events, position) for event in batch)
-            if not any(event["type"] == "state" and event.get("state") in ENDED for event in last_events):
-                active.append(folder)
-    return active
+            if folder.read_spec().compute_target == name and not folder.summary.exists():
+                position = max(0, events.get_size(folder.events) - _TAIL_BYTES)
+                last_events = (event for batch, _ in events.read_batches(folder.events, position) for event in batch)
+                if not any(event["type"] == "state" and event.get("state") in ENDED for event in last_events):
+                    active_jobs.append(folder)
+    return active_jobs
 
 
 # tables ---------------------------------------------------------------------------------------------
@@ -261,22 +260,20 @@ def build_cluster_rows(statuses: Iterable[ClusterStatus]) -> list[tuple[str, ...
         if cluster.billed:
             amount = "price unknown" if price is None else f"{price:,.2f} {cluster.currency}/h".replace("  ", " ")
             cost = f"{plural(cluster.billed, 'node')} {'costs' if cluster.billed == 1 else 'cost'} money: {amount}"
-        problem = f"{cluster.problem} {cluster.remedy}".strip() or (
-            cluster.machines.problem if cluster.machines else ""
+        unresponsive = [node for node in cluster.nodes if node.state in ("down", "unknown")]
+        problem = (
+            f"{cluster.problem} {cluster.remedy}".strip()
+            or (cluster.machines.problem if cluster.machines else "")
+            or "; ".join(f"{node.name}: {node.detail or 'not responding'}" for node in unresponsive)
         )
-        if not problem:
-            unresponsive = [node for node in cluster.nodes if node.state in ("down", "unknown")]
-            problem = "; ".join(f"{node.name}: {node.detail or 'not responding'}" for node in unresponsive)
         rows.append((cluster.name, cluster.kind, nodes, gpus, cost, problem))
     return rows
 
 
 def format_idle_cost(min_nodes: int) -> str:
-    """Return a warning about nodes that stay up without a job, "" if there are none."""
-    if not min_nodes:
-        return ""
+    """Return a warning about nodes that are up without a job, or "" if there are none."""
     verb = "keeps running and costs" if min_nodes == 1 else "keep running and cost"
-    return f"{plural(min_nodes, 'node')} {verb} money even without a job."
+    return f"{plural(min_nodes, 'node')} {verb} money even without a job." if min_nodes else ""
 
 
 def build_node_rows(nodes: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
@@ -296,13 +293,14 @@ def format_checks(checks: Sequence[NodeCheck], width: int = 100) -> str:
 
     A fix is never wrapped, so that commands can be copied.
     """
-    node, what = (max(len(getattr(check, name)) for check in checks) for name in ("node", "what"))
-    indent = " " * (node + what + 6)
+    node_width, name_width = (max(len(getattr(check, name)) for check in checks) for name in ("node", "what"))
+    indent = " " * (node_width + name_width + 6)
     wrapper = textwrap.TextWrapper(max(len(indent) + 30, width), break_long_words=False, break_on_hyphens=False)
     wrapper.subsequent_indent = indent
     lines = []
     for check in checks:
-        wrapper.initial_indent = f"{_LEVEL_SIGNS[check.level]} {check.node:<{node}}  {check.what:<{what}}  "
+        names = f"{check.node:<{node_width}}  {check.what:<{name_width}}"
+        wrapper.initial_indent = f"{_LEVEL_SIGNS[check.level]} {names}  "
         lines += wrapper.wrap(check.message) or [wrapper.initial_indent.rstrip()]
         if check.remedy and check.level in ("warning", "error"):
             lines.append(f"{indent}\N{RIGHTWARDS ARROW} {check.remedy}")
@@ -316,9 +314,8 @@ def merge_hosts(checks: Sequence[NodeCheck]) -> list[NodeCheck]:
     """
     hosts = list(dict.fromkeys(check.node for check in checks if check.node))
     order = list(dict.fromkeys(check.what for check in checks))
-    ordered = sorted(checks, key=lambda check: (order.index(check.what), _SEVERITY[check.level]))
     nodes_by_result: dict[NodeCheck, list[str]] = {}
-    for check in ordered:
+    for check in sorted(checks, key=lambda check: (order.index(check.what), _LEVELS.index(check.level))):
         nodes_by_result.setdefault(replace(check, node=""), []).append(check.node)
     merged = []
     for check, nodes in nodes_by_result.items():

@@ -1,9 +1,7 @@
 """This machine as a cluster: ranks are child processes of the supervisor, and multiple nodes are emulated.
 
-Emulated nodes have the rank, local rank, node (cross) rank and host name of real nodes; memory, disk and network are
-shared. A launcher that distinguishes nodes by host name gets a remote shell to the emulated nodes (``emulated_node``).
-
-Imports that only a supervisor needs are local to functions, which keeps the first submission in a notebook fast.
+Ranks on emulated nodes have the rank, local rank, node (cross) rank and host name as on real nodes; memory, disk and
+network are shared. Imports that only a supervisor needs are local to functions, which keeps the first submission fast.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class LocalCluster(Cluster):
     def __init__(self) -> None:
         self._ports = Ports()
         self._slot: slots.QueueSlot | None = None
-        #: The numbers of the job's GPUs; None until they are acquired.
+        #: The numbers of the job's GPUs, or None until they are acquired.
         self._gpu_numbers: list[int] | None = None
         self._staged: dict[int, NodeData] = {}
 
@@ -127,7 +125,7 @@ class LocalCluster(Cluster):
             return None
         if self._slot is None:
             parent = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  no file is accessed
-            # A rank that submits this job shares its slots with it, to prevent a deadlock.
+            # A rank that submits this job shares its slots with it; waiting for them would be a deadlock.
             if not blocked and parent in (job.job for job in slots.read_entries() if job.has_resources and job.is_own):
                 return None
             self._slot = slots.QueueSlot(spec.id, spec.name, queued_at=number)
@@ -150,15 +148,14 @@ class LocalCluster(Cluster):
             self._slot = None
 
     def _build_placement(self, spec: JobSpec, options: Any, gpu_numbers: list[int] | None) -> Placement:
-        """Place the ranks on the GPUs with these numbers, None for all GPUs of this machine."""
-        devices = gpu_numbers
-        if devices is None:
-            devices = machine.list_gpu_numbers() if spec.use_gpu is not False else []
-        oversubscribe = getattr(options, "oversubscribe", False)
+        """Place the ranks on the GPUs with these numbers, or on all GPUs of this machine for None."""
+        if gpu_numbers is None:
+            gpu_numbers = machine.list_gpu_numbers() if spec.use_gpu is not False else []
+        oversubscribe, gpu_count = getattr(options, "oversubscribe", False), len(gpu_numbers)
         if (limit := limits.check_rank_count(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
             text, field = f"{limit.message}.", "process_count_per_node"
             raise InvalidSpec(text, code="too-many-local-processes", field=field, hint=limit.remedy)
-        queueing.refuse_excess(spec, spec.process_count, len(devices), headroom.cores(), headroom.read_memory_limit())
+        queueing.refuse_excess(spec, spec.process_count, gpu_count, headroom.cores(), headroom.read_memory_limit())
         is_emulated, host_name = spec.node_count > 1, socket.gethostname()
         shell: tuple[str, ...] = ()
         if is_emulated:
@@ -168,9 +165,9 @@ class LocalCluster(Cluster):
         ranks, per_rank = [], spec.gpus or 1
         for rank in range(spec.process_count):
             node, local_rank = divmod(rank, spec.process_count_per_node)
-            host, first_gpu = f"node-{node}" if is_emulated else host_name, rank * per_rank
-            gpu = devices[first_gpu % len(devices)] if devices else None
-            gpus = tuple(devices[first_gpu : first_gpu + per_rank]) if per_rank > 1 else ()
+            host, first_index = f"node-{node}" if is_emulated else host_name, rank * per_rank
+            gpu = gpu_numbers[first_index % gpu_count] if gpu_numbers else None
+            gpus = tuple(gpu_numbers[first_index : first_index + per_rank]) if per_rank > 1 else ()
             ranks.append(RankSlot(rank, node, host, local_rank, gpu=gpu, gpus=gpus))
         return Placement(
             ranks=tuple(ranks),
@@ -205,11 +202,9 @@ def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, conte
 
     hosts = {slot.node: slot.host for slot in placement.ranks}
     prefixes = ("AWS_", "GOOGLE_", "PIP_", "UV_")  # settings of object stores and package indexes
-    variables = {
-        name: value
-        for name, value in context.inherited.items()
-        if name.startswith(prefixes) or not is_secret(name, value)
-    } | {"DISTDL_JOB_ID": spec.id}
+    inherited = context.inherited.items()
+    variables = {name: value for name, value in inherited if name.startswith(prefixes) or not is_secret(name, value)}
+    variables["DISTDL_JOB_ID"] = spec.id
 
     def start(node: int) -> stagers.NodeStager:
         try:

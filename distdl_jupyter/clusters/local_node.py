@@ -1,7 +1,4 @@
-"""This machine as the node of a job. Its agent is part of the supervisor, so that ranks can be forked warm.
-
-A channel is a pipe whose write end is passed to the process, so output needs no connection.
-"""
+"""This machine as the node of a job. Its agent is part of the supervisor, so that ranks can be forked warm."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class LocalChannels(Channels):
 
     def __init__(self) -> None:
         self._sources: list[ChannelSource] = []
-        #: The two ends of each pipe; the write end is -1 after a process has received it.
+        #: The ends (read, write) of each channel's pipe; the write end is -1 after a process has received it.
         self._pipes: dict[int, list[int]] = {}
 
     def create_pipe(self) -> tuple[int, int]:
@@ -73,11 +70,9 @@ class LocalChannels(Channels):
 
 
 class LocalJob(Job):
-    """A job whose processes this process starts with complete environments.
+    """A job whose processes this process starts with complete environments."""
 
-    A forked process, whose environment shows only the job's mark (see ``warm``), is found as a child of this process.
-    """
-
+    # A process that is forked warm is found as a child of this process: its environment shows only the job's mark.
     def _build_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         return {**variables, **devices.build_cuda_variables(variables), **self.marks}
 
@@ -142,7 +137,7 @@ class LocalNodes(JobNodes):
         self._ports = ports
         self._slot = slot
         self._staged = staged
-        for _variables, python in staged.values():  # all nodes share this machine's environment
+        for _variables, python in staged.values():  # all emulated nodes have the same packages
             self.nodes[0].python = python
 
     def get_node(self, slot: RankSlot) -> AgentNode:
@@ -160,16 +155,14 @@ class LocalNodes(JobNodes):
 
     def get_rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the data of the rank's node; rank 0 records its imports."""
-        merged = {**variables, **(self._staged[slot.node][0] if self._staged else {})}
-        if slot.rank == 0:
-            merged |= self._get_import_variables("rank-0")
-        return merged
+        recording = self._get_recording_variables("rank-0") if slot.rank == 0 else {}
+        return {**variables, **(self._staged[slot.node][0] if self._staged else {}), **recording}
 
     def get_service_variables(self, number: int) -> dict[str, str]:
         """Make a service, which runs on the first node, record its imports."""
-        return self._get_import_variables(f"service-{number}")
+        return self._get_recording_variables(f"service-{number}")
 
-    def _get_import_variables(self, name: str) -> dict[str, str]:
+    def _get_recording_variables(self, name: str) -> dict[str, str]:
         """Return the variables that make a process record its imports for the next warm start."""
         folder = installed.get_record_folder(self._context.folder.path)
         return {installed.RECORD_VARIABLE: str(folder / f"{name}.json")} if folder.is_dir() else {}
@@ -178,11 +171,10 @@ class LocalNodes(JobNodes):
         """Add a notice that the start was warm, or why some programs were started cold."""
         if node_job.fork is None:
             return
-        reasons = dict.fromkeys(node_job.fork_failures) if not launcher else {f"{launcher} starts them": None}
+        reasons = [f"{launcher} starts them"] if launcher else list(dict.fromkeys(node_job.fork_failures))
         node_job.fork_failures.clear()
-        self.notices += [
-            RunNotice("info", f"This job starts cold because {reason}.", "cold-start") for reason in reasons
-        ] or [RunNotice("info", node_job.WARM_NOTICE, "warm-start")]
+        notices = [RunNotice("info", f"This job starts cold because {reason}.", "cold-start") for reason in reasons]
+        self.notices += notices or [RunNotice("info", node_job.WARM_NOTICE, "warm-start")]
 
     def handle(self) -> dict[str, Any]:
         """Return {}, because a sweep finds processes by the job's mark."""

@@ -27,21 +27,15 @@ class PackageZip(NamedTuple):
 
 @functools.cache
 def build_package() -> PackageZip:
-    """Return the zip of the package that this process uses."""
-    content = pack(_ROOT)
-    return PackageZip(hashlib.sha256(content).hexdigest()[:16], content)
-
-
-def pack(root: Path) -> bytes:
-    """Return a zip of the ``.py`` files below ``root``, in a folder of that name."""
+    """Return a zip of the ``.py`` files of the package that this process uses, in a folder of its name."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for path in sorted(root.rglob("*.py")):
-            name = f"{root.name}/{path.relative_to(root).as_posix()}"
-            entry = zipfile.ZipInfo(name, _EARLIEST_DATE)
+        for path in sorted(_ROOT.rglob("*.py")):
+            entry = zipfile.ZipInfo(path.relative_to(_ROOT.parent).as_posix(), _EARLIEST_DATE)
             entry.external_attr = 0o100600 << 16
             archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
+    content = buffer.getvalue()
+    return PackageZip(hashlib.sha256(content).hexdigest()[:16], content)
 
 
 # the first program on a host ---------------------------------------------------------------------
@@ -111,21 +105,17 @@ os.execve(sys.executable, [sys.executable, "-P", "-m", "distdl_jupyter.node"] + 
 
 
 def build_first_input(python: str, base: str, arguments: Sequence[str]) -> bytes:
-    """Return the input of the ssh process before the agent's first frame, except the package itself.
+    """Return the input of the first program on a host: the path of Python and the program's source, in two lines.
 
     ``python`` and ``base`` are paths on the host (``~/`` is its home folder). ``arguments`` are passed to the agent.
     A host that lacks this version of the package sends ``build_request_marker()`` and then reads the zip.
     """
+    if "\n" in python:
+        raise ValueError("The path of Python must not contain a line break.")
     package, request = build_package(), build_request_marker().decode()
     values = json.dumps([base, package.digest, len(package.content), request, list(arguments)])
     program = (_ROOT / "permissions.py").read_text(encoding="utf-8") + _PROGRAM.replace("@VALUES@", values)
-    return build_first_lines(python, _HEADER.replace("@OLDEST@", repr(MIN_PYTHON)).replace("@PROGRAM@", ascii(program)))
-
-
-def build_first_lines(python: str, program: str) -> bytes:
-    """Return the first lines of input: the path of Python on the host and its first program. Raises ValueError."""
-    if "\n" in python:
-        raise ValueError("The path of Python must not contain a line break.")
+    program = _HEADER.replace("@OLDEST@", repr(MIN_PYTHON)).replace("@PROGRAM@", ascii(program))
     return f"{python}\n{program.encode().hex()}\n".encode()
 
 

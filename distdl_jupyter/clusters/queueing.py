@@ -16,21 +16,19 @@ _MAX_DEVICES = 32
 
 
 def compute_need(spec: JobSpec, processes: int, devices: Sequence[str]) -> ResourceRequest:
-    """Return the needs of a job's ``processes`` on a machine with these GPUs.
-
-    Without the option ``gpus``, each process gets one GPU; if there are fewer, the processes share all of them.
-    """
+    """Return the needs of a job's ``processes`` on a machine with these GPUs."""
     devices = devices if spec.use_gpu is not False else ()
+    # Without the option ``gpus``, each process gets one GPU; if there are fewer, the processes share all of them.
     gpus = min(processes, len(devices)) if spec.gpus is None else processes * spec.gpus
-    per_process = {"cores": spec.cores, "memory": spec.memory}
-    amounts = {name: float(share * processes) for name, share in per_process.items() if share}
+    shares = {"cores": spec.cores, "memory": spec.memory}
+    amounts = {name: float(share * processes) for name, share in shares.items() if share}
     return ResourceRequest(gpus, tuple(devices) if gpus else (), amounts)
 
 
 def refuse_excess(
     spec: JobSpec, processes: int, gpus: int, cores: float | None, memory: float | None, host: str = ""
 ) -> None:
-    """Raise InvalidSpec if ``processes`` of a job need more than a machine has (None: unknown)."""
+    """Raise InvalidSpec if ``processes`` of a job need more than a machine has; None is unknown."""
     requests = (spec.gpus or int(bool(spec.use_gpu)), spec.cores, spec.memory)
     for name, share, limit in zip(("gpus", "cores", "memory"), requests, (gpus, cores, memory), strict=True):
         if not share or limit is None or share * processes <= limit:
@@ -41,16 +39,15 @@ def refuse_excess(
         if name == "gpus":
             hint, field = "Use fewer processes, or run on the CPU: use_gpu=False", "gpus" if spec.gpus else "use_gpu"
             raise InvalidSpec(text, code="too-few-gpus", field=field, hint=hint)
-        available = int(limit) // processes if name == "cores" else f"{int(limit) // processes // 1_000_000}MB"
-        hint = f"Use fewer processes, or request less: {name}={available}"
-        if not available:
-            hint = f"Use fewer processes: process_count_per_node={int(limit)}"
+        share_limit = int(limit) // processes
+        available = share_limit if name == "cores" else f"{share_limit // 1_000_000}MB"
+        hint = f"Use fewer processes, or request less: {name}={available}" if available else "Use fewer processes."
         raise InvalidSpec(text, code="too-few-resources", field=name, hint=hint)
 
 
 def build_view(
     position: QueuePosition,
-    need_: ResourceRequest,
+    request: ResourceRequest,
     labels: Mapping[str, str],
     priority: int,
     host: str = "",
@@ -62,7 +59,7 @@ def build_view(
     ``limits`` are the cores and memory of the host, by default those of this machine.
     """
     holder_names = name_holders(position, {entry.key: entry for entry in position.entries})
-    amounts = get_needs(need_)
+    amounts = get_needs(request)
     return QueueView(
         position=position.position,
         of=position.waiting_count,
@@ -79,9 +76,9 @@ def build_view(
     )
 
 
-def get_needs(need_: ResourceRequest) -> dict[str, float]:
+def get_needs(request: ResourceRequest) -> dict[str, float]:
     """Return the needs of a job as amounts by name."""
-    return {**({"gpus": float(need_.gpus)} if need_.gpus else {}), **need_.amounts}
+    return {**({"gpus": float(request.gpus)} if request.gpus else {}), **request.amounts}
 
 
 def get_totals(gpus: int, limits: Mapping[str, float] | None = None) -> dict[str, float]:

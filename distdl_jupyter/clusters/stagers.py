@@ -58,7 +58,9 @@ class LocalStager:
             [python, *_PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._error_file,
             env=environment, start_new_session=True,
         )  # fmt: skip
-        self._has_closed_output = False
+        assert self._process.stdin is not None, "both are pipes"
+        assert self._process.stdout is not None, "both are pipes"
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
     def copy_folders(self, _put: Callable[[Message], object]) -> dict[str, Message]:
         """Copy nothing: the folders of this machine are used directly."""
@@ -66,27 +68,23 @@ class LocalStager:
 
     def write(self, message: Message) -> None:
         """Send a message; it is ignored if the process has ended."""
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
+            self._stdin.write(json.dumps(message).encode() + b"\n")
+            self._stdin.flush()
 
     def read_lines(self) -> Iterator[bytes]:
         """Yield the lines of its output, then store its error output."""
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
+        with self._stdout as lines:
             yield from lines
-        self._has_closed_output = True
         self._error_file.seek(0)
         self.errors = self._error_file.read()[-_MAX_ERROR_BYTES:]
 
     def end(self) -> None:
         """Close the input of the process, then end it."""
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            self._stdin.close()
         try:
-            self._process.wait(5.0 if self._has_closed_output else 0.0)
+            self._process.wait(5.0 if self._stdout.closed else 0.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -99,19 +97,19 @@ class AgentStager:
     def __init__(self, number: int, node: AgentNode, folders: Mapping[str, _Folder], base: str) -> None:
         self.node = number
         self.host = node.host
+        #: The end of its error output.
         self.errors = b""
         self._connection = node.connection
         self._folders = folders
         self._base = base
         self._has_ended = False
-
-        def keep_errors(content: bytes) -> None:
-            self.errors = (self.errors + content)[-_MAX_ERROR_BYTES:]
-
-        channel, self._out = self._connection.open_stream()
-        argv, err = ["{python}", *_PROGRAM], self._connection.open_channel(keep_errors)
-        process = {"kind": DATA, "process": 0, "argv": argv, "out": channel, "err": err, "open_input": True}
+        channel, self._output = self._connection.open_stream()
+        argv, error_channel = ["{python}", *_PROGRAM], self._connection.open_channel(self._add_errors)
+        process = {"kind": DATA, "process": 0, "argv": argv, "out": channel, "err": error_channel, "open_input": True}
         self._connection.ask("start", _REQUEST_SECONDS, processes=[process])
+
+    def _add_errors(self, content: bytes) -> None:
+        self.errors = (self.errors + content)[-_MAX_ERROR_BYTES:]
 
     def write(self, message: Message) -> None:
         """Send a message in small parts, so that other messages on the connection are not delayed."""
@@ -123,19 +121,19 @@ class AgentStager:
     def read_lines(self) -> Iterator[bytes]:
         """Yield the lines of its output."""
         unread = b""
-        while content := self._out.take(Inbox.MAX_UNREAD, None):
+        while content := self._output.take(Inbox.MAX_UNREAD, None):
             *lines, unread = (unread + content).split(b"\n")
             yield from lines
 
     @property
     def lost_reason(self) -> str:
-        """The reason why the host is lost; "" while it responds."""
+        """The reason why the host is lost, or "" while it responds."""
         return str(self._connection.lost)
 
     def end(self) -> None:
         """Stop copying and reading."""
         self._has_ended = True
-        self._out.close()
+        self._output.close()
 
     def copy_folders(self, put: Callable[[Message], object]) -> dict[str, Message]:
         """Copy folders that the host lacks; return the path of each copy that is not at the same path."""
@@ -157,9 +155,9 @@ class AgentStager:
         if connection.ask("fingerprint", _REQUEST_SECONDS, path=str(path))["fingerprint"] == fingerprint(str(path)):
             return str(path)
 
-        def report(done_bytes: int, done_files: int, cached: int = 0) -> None:
-            counts = {"done": done_bytes, "total": folder.total, "files": done_files, "of": folder.files}
-            put({"type": "progress", "source": name, **counts, "cached": cached})
+        def report(bytes_: int, file_count: int, cached_bytes: int = 0) -> None:
+            counts = {"done": bytes_, "total": folder.total_bytes, "files": file_count, "of": folder.file_count}
+            put({"type": "progress", "source": name, **counts, "cached": cached_bytes})
 
         def produce(write: Callable[[bytes], object]) -> None:
             def write_part(content: bytes) -> None:
@@ -169,14 +167,14 @@ class AgentStager:
                 write(content)
                 copied_bytes += len(content)
                 if copied_bytes % _REPORT_BYTES < len(content):
-                    report(min(copied_bytes, folder.total), 0)
+                    report(min(copied_bytes, folder.total_bytes), 0)
 
             files.pack(path.parent, [path.name], write_part)
 
         fields = {"digest": folder.digest, "base": self._base}
         cached_copy = connection.ask("find_copy", _REQUEST_SECONDS, **fields)["path"]
         directory = cached_copy or send(connection, "copy", produce, **fields)["path"]
-        report(folder.total, folder.files, folder.total if cached_copy else 0)
+        report(folder.total_bytes, folder.file_count, folder.total_bytes if cached_copy else 0)
         return f"{directory}/{path.name}"
 
 
@@ -185,7 +183,7 @@ _MessageQueue = queue.SimpleQueue[tuple[NodeStager, Any]]
 
 
 def _serve(stager: NodeStager, staging: JobStaging, base: str, received: _MessageQueue) -> None:
-    """Send a node its request and sign for it; put other messages, and at the end None or the exception."""
+    """Send a stager its request and new signatures; queue its other messages, then None or the exception."""
     try:
         changes = stager.copy_folders(lambda message: received.put((stager, message)))
         request = staging.build_request(stager.node, base=base)
@@ -230,7 +228,7 @@ def run(
                 if message is None:
                     pending.remove(stager)
                     if stager.node not in staged:
-                        raise _make_failure(stager, staging.content)
+                        raise _make_error(stager, staging.content)
                 elif isinstance(message, dict):
                     staging.handle_message(stager.node, stager.host, message)
                     if message.get("type") == "staged":
@@ -242,7 +240,7 @@ def run(
     return staged
 
 
-def _make_failure(stager: NodeStager, description: str) -> DataUnavailable:
+def _make_error(stager: NodeStager, description: str) -> DataUnavailable:
     """Return the error for a stager that has ended without a result."""
     if reason := stager.lost_reason:
         text = f"The connection to {stager.host} was lost while copying {description}: {reason}"
@@ -258,9 +256,17 @@ def _make_failure(stager: NodeStager, description: str) -> DataUnavailable:
 def stage_on_hosts(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context) -> None:
     """Copy a job's data to its hosts and set the variables of each node. Raises DataUnavailable, HostFailed."""
     assert context.staging is not None, "a job without data needs no staging"
-    for source in spec.data:
-        if source.scheme == "shared":
-            _require_equal(source.path, nodes)
+    for path in [source.path for source in spec.data if source.scheme == "shared"]:
+        requests = [(node.connection, {"path": path}) for node in nodes]
+        answers = query_or_raise(requests, "fingerprint", _REQUEST_SECONDS)
+        fingerprints = [(node.host, answer["fingerprint"]) for node, answer in zip(nodes, answers, strict=True)]
+        # Stagers report a path that is missing.
+        hosts = {str(fingerprint): host for host, fingerprint in fingerprints if fingerprint is not None}
+        if len(hosts) > 1:
+            first_host, host, *_other_hosts = sorted(hosts.values())
+            text = f"{path} on {host} differs from {path} on {first_host}."
+            hint = "Use a path on a file system that all nodes share, or upload the data to Azure Blob storage."
+            raise DataUnavailable(text, code="data-differs-between-hosts", hint=hint)
     folders = {source.name: _Folder(source.path) for source in spec.data if source.scheme == "path"}
 
     def start(number: int) -> AgentStager:
@@ -271,24 +277,13 @@ def stage_on_hosts(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context
         node.data, node.python = staged[number]
 
 
-def _require_equal(path: str, nodes: Sequence[AgentNode]) -> None:
-    """Raise DataUnavailable if the content of a path differs between hosts. Stagers report a missing path."""
-    answers = query_or_raise([(node.connection, {"path": path}) for node in nodes], "fingerprint", _REQUEST_SECONDS)
-    fingerprints = [(node.host, answer["fingerprint"]) for node, answer in zip(nodes, answers, strict=True)]
-    (first_host, expected), *other_fingerprints = [pair for pair in fingerprints if pair[1] is not None] or [("", None)]
-    for host, actual in other_fingerprints:
-        if actual != expected:
-            text = f"{path} on {host} differs from {path} on {first_host}."
-            hint = "Use a path on a file system that all nodes share, or upload the data to Azure Blob storage."
-            raise DataUnavailable(text, code="data-differs-between-hosts", hint=hint)
-
-
 class _Folder:
-    """A folder or file of this machine to copy to hosts; ``digest`` sets ``total``, its bytes, and ``files``."""
+    """A folder or file of this machine to copy to hosts."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
-        self.total = self.files = 0
+        #: Set by ``digest``.
+        self.total_bytes = self.file_count = 0
 
     @functools.cached_property
     def digest(self) -> str:
@@ -298,6 +293,6 @@ class _Folder:
         """
         paths = sorted(path for path in self.path.rglob("*") if path.is_file()) if self.path.is_dir() else [self.path]
         statuses = [path.stat() for path in paths]
-        self.total, self.files = sum(status.st_size for status in statuses), len(paths)
+        self.total_bytes, self.file_count = sum(status.st_size for status in statuses), len(paths)
         lines = [f"{p.absolute()}\0{s.st_size}\0{s.st_ctime_ns}" for p, s in zip(paths, statuses, strict=True)]
         return hashlib.blake2b("\n".join(lines).encode("utf-8", "surrogateescape"), digest_size=20).hexdigest()

@@ -21,29 +21,25 @@ from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 
-#: The problem of a cluster whose machines this package can create but has not created yet.
-ABSENT_PROBLEM = "The machines have not been created yet."
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus(ClusterConfig):
-    """A cluster with its current status; ``problem`` is the reason why it cannot be used now ("": it can be used).
-
-    ``code`` is the stable identifier of the problem. ``checked`` is False until the cluster has answered once.
-    """
+    """A cluster with its current status; ``code`` is the stable identifier of the problem."""
 
     title: str = ""
     detail: str = ""
+    #: The reason why the cluster cannot be used now, or "".
     problem: str = ""
     remedy: str = ""
     code: str = ""
     nodes: tuple[NodeInfo, ...] = ()
     is_remote: bool = False
+    #: Whether the cluster has answered at least once.
     checked: bool = True
     #: The machines as a whole, if this package creates and deletes them.
     machines: Machines | None = None
     can_create: bool = False
-    #: The number of nodes that cost money now; their total cost per hour, None if unknown.
+    #: The number of nodes that cost money now, and their total cost per hour, or None if it is unknown.
     billed: int = 0
     cost_per_hour: float | None = None
     currency: str = ""
@@ -53,16 +49,10 @@ class ClusterStatus(ClusterConfig):
         """Return the status of a cluster, with the cost of its nodes."""
         billed = [node for node in fields.get("nodes", ()) if node.billed]
         costs = [node.cost_per_hour for node in billed if node.cost_per_hour is not None]
-        return cls(
-            target.name,
-            target.kind,
-            target.options,
-            target.named,
-            billed=len(billed),
-            cost_per_hour=sum(costs) if billed and len(costs) == len(billed) else None,
-            currency=next((node.currency for node in billed if node.currency), ""),
-            **{"title": target.kind, **fields},
-        )
+        cost = sum(costs) if billed and len(costs) == len(billed) else None
+        fields |= {"billed": len(billed), "cost_per_hour": cost}
+        fields["currency"] = next((node.currency for node in billed if node.currency), "")
+        return cls(target.name, target.kind, target.options, target.named, **{"title": target.kind, **fields})
 
 
 def load_plugin(target: ClusterConfig) -> tuple[Cluster, Any]:
@@ -78,7 +68,8 @@ def probe(target: ClusterConfig) -> ClusterStatus:
         problem, remedy = cluster.unavailable(options), ""
         machines = cluster.get_machines(options) if isinstance(cluster, Provisioner) and not problem else None
         if machines is not None and not machines.exists:
-            problem, remedy = ABSENT_PROBLEM, f"Create them: distdl clusters compute create {target.name}"
+            problem = "The machines have not been created yet."
+            remedy = f"Create them: distdl clusters compute create {target.name}"
         return ClusterStatus.from_config(
             target,
             title=cluster.title or cluster.name,
@@ -91,8 +82,9 @@ def probe(target: ClusterConfig) -> ClusterStatus:
             can_create=isinstance(cluster, Provisioner),
         )
     except Exception as error:  # noqa: BLE001 - a failing plug-in must not hide the other clusters
-        failure = _make_plugin_error(error)
-        return ClusterStatus.from_config(target, problem=failure.message, remedy=failure.hint, code=failure.code)
+        plugin_error = _make_plugin_error(error)
+        problem, remedy = plugin_error.message, plugin_error.hint
+        return ClusterStatus.from_config(target, problem=problem, remedy=remedy, code=plugin_error.code)
 
 
 def _make_plugin_error(error: Exception) -> DistDLError:
@@ -110,10 +102,7 @@ def mark_silent(target: ClusterConfig, seconds: float, previous: ClusterStatus |
 
 
 def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = None) -> list[NodeCheck]:
-    """Check every node for problems that prevent jobs; this takes up to 30 seconds.
-
-    ``get_needs`` holds the ``modules`` and ``programs`` of a backend. An error is a failed check of the whole cluster.
-    """
+    """Check every node for problems that prevent jobs of a backend with these needs; this takes up to 30 seconds."""
     try:
         cluster, options = load_plugin(target)
         if reason := cluster.unavailable(options):
@@ -125,8 +114,8 @@ def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = Non
             return [NodeCheck("", "Reachable", "error", text, "Check these machines.", "cluster-reachable")]
         return [NodeCheck("", "Reachable", "ok", "All nodes respond.")]
     except Exception as error:  # noqa: BLE001 - as in ``probe``
-        failure = _make_plugin_error(error)
-        return [NodeCheck("", "Cluster", "error", failure.message, failure.hint, failure.code)]
+        plugin_error = _make_plugin_error(error)
+        return [NodeCheck("", "Cluster", "error", plugin_error.message, plugin_error.hint, plugin_error.code)]
 
 
 def get_needs(backend_label: str) -> dict[str, Sequence[str]]:
@@ -140,9 +129,7 @@ def get_needs(backend_label: str) -> dict[str, Sequence[str]]:
 # requests nor other clusters. Until a probe has ended, the previous answer is used.
 
 
-Needs = Mapping[str, Sequence[str]]
-
-#: Seconds that a request waits for a cluster: if its status is unknown, and if an earlier status is known.
+#: Seconds that a request waits for a cluster: if its status is unknown, and if a previous status is known.
 FIRST_SECONDS, REFRESH_SECONDS = 1.5, 0.3
 #: Seconds after which a form probes a cluster again: for the nodes, and for checks without errors.
 _NODES_FRESH_SECONDS, _CHECKS_FRESH_SECONDS = 15.0, 300.0
@@ -150,7 +137,7 @@ _NODES_FRESH_SECONDS, _CHECKS_FRESH_SECONDS = 15.0, 300.0
 
 @dataclass(slots=True)
 class _Probe:
-    """A running or completed probe; ``previous`` is the answer of the previous probe, None for the first."""
+    """A running or completed probe; ``previous`` is the answer of the previous probe, or None for the first probe."""
 
     started_at: float
     answer: Future[Any]
@@ -158,13 +145,13 @@ class _Probe:
 
     @property
     def latest(self) -> Any:
-        """The latest answer."""
+        """The latest answer, or None if there is none yet."""
         return self.answer.result() if self.answer.done() else self.previous
 
 
 @dataclass(frozen=True, slots=True)
 class CachedStatus:
-    """The known part of a cluster's status and checks (None: unknown yet); ``pending`` is true while probes run."""
+    """The status and the checks of a cluster, or None while they are unknown; ``pending`` is true while probes run."""
 
     status: ClusterStatus | None
     checks: tuple[NodeCheck, ...] | None
@@ -181,17 +168,15 @@ class StatusCache:
 
     def start(self, function: Callable[..., Any], target: ClusterConfig, *needs: Any, max_age: float = 0.0) -> _Probe:
         """Return the running call, or one that started at most ``max_age`` seconds ago, else start a new one."""
-        options = [target.name, target.kind, dict(target.options)]
-        key = json.dumps([function.__name__, options, needs], sort_keys=True, default=str)
+        fields = [function.__name__, target.name, target.kind, dict(target.options), needs]
+        key = json.dumps(fields, sort_keys=True, default=str)
         with self._lock:
             now, previous = time.monotonic(), self._probes.get(key)
             if previous is not None and not (previous.answer.done() and now - previous.started_at >= max_age):
                 return previous
-            answer = Future[Any]()
-            current = self._probes[key] = _Probe(now, answer, None if previous is None else previous.latest)
-        threading.Thread(
-            target=lambda: answer.set_result(function(target, *needs)), name="distdl-probe", daemon=True
-        ).start()
+            current = self._probes[key] = _Probe(now, Future(), None if previous is None else previous.latest)
+        work = lambda: current.answer.set_result(function(target, *needs))  # noqa: E731
+        threading.Thread(target=work, name="distdl-probe", daemon=True).start()
         return current
 
     async def get_status(self, target: ClusterConfig) -> ClusterStatus:
@@ -203,27 +188,28 @@ class StatusCache:
             return mark_silent(target, self._timeout, current.latest)
         return current.latest or ClusterStatus.from_config(target, checked=False)
 
-    async def run_checks(self, target: ClusterConfig, needs: Needs | None) -> list[NodeCheck]:
+    async def run_checks(self, target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None) -> list[NodeCheck]:
         """Return new checks of a cluster; requests during a check share its results."""
         return await asyncio.shield(asyncio.wrap_future(self.start(check, target, needs).answer))
 
     def get_cached(
-        self, target: ClusterConfig, needs: Needs, timeout: float = 1.0, *, fresh: bool = False
+        self, target: ClusterConfig, needs: Mapping[str, Sequence[str]], timeout: float = 1.0, *, fresh: bool = False
     ) -> CachedStatus:
-        """Return the known status of a cluster. Wait at most ``timeout`` seconds, and only if nothing is known.
+        """Return the last known status of a cluster; wait for at most ``timeout`` seconds if there is none.
 
-        ``get_needs`` holds the ``modules`` and ``programs`` of the backend. With ``fresh``, probe the cluster again.
+        ``needs`` are the ``modules`` and ``programs`` of the backend. With ``fresh``, probe the cluster again.
         """
-        current = self.start(probe, target, max_age=0.0 if fresh else _NODES_FRESH_SECONDS)
+        max_age = 0.0 if fresh else _NODES_FRESH_SECONDS
+        current = self.start(probe, target, max_age=max_age)
         if current.latest is None:
             concurrent.futures.wait([current.answer], timeout)
-        known_status: ClusterStatus | None = current.latest
-        if known_status is None or known_status.problem:
-            return CachedStatus(known_status, None if known_status is None else (), pending=not current.answer.done())
+        status: ClusterStatus | None = current.latest
+        if status is None or status.problem:
+            return CachedStatus(status, None if status is None else (), pending=not current.answer.done())
         checks = self.start(check, target, needs, max_age=_CHECKS_FRESH_SECONDS)
-        is_down = any(node.state == "down" for node in known_status.nodes)
-        if fresh or is_down or any(row.level == "error" for row in checks.latest or ()):
-            checks = self.start(check, target, needs, max_age=0.0 if fresh else _NODES_FRESH_SECONDS)
+        has_problem = any(node.state == "down" for node in status.nodes)
+        if fresh or has_problem or any(row.level == "error" for row in checks.latest or ()):
+            checks = self.start(check, target, needs, max_age=max_age)
         rows, pending = checks.latest, not (current.answer.done() and checks.answer.done())
         return CachedStatus(current.latest, None if rows is None else tuple(rows), pending)
 

@@ -79,7 +79,7 @@ class SimulatedCluster(AgentCluster):
     def _connect(self, spec, options, context):
         context.report("stage", f"waiting for {spec.node_count} nodes")
         self._port = AgentListener("127.0.0.1", "{} has ended.".format)
-        told = {"back": self._port.back, "options": asdict(options), "ranks": spec.process_count,
+        told = {"back": self._port.connect_info, "options": asdict(options), "ranks": spec.process_count,
                 "per_node": spec.process_count_per_node, "meeting": str(context.folder.path / "meeting")}  # fmt: skip
         Path(told["meeting"]).mkdir(exist_ok=True)
         count = min(PLAYERS, spec.node_count)

@@ -23,13 +23,8 @@ ANSWER_SECONDS = 15.0
 _POLL_SECONDS = 0.5
 
 #: Help texts of the options that all clusters with agents share.
-DIRECTORY_HELP = (
-    "folder for the files of jobs on a host that shares no folder with this machine (default: ~/.cache/distdl)"
-)
-NETWORK_HELP = (
-    "network or interface that ranks use to communicate, such as 10.0.0.0/24 or eno1 (default: the one "
-    "that all hosts share)"
-)
+DIRECTORY_HELP = "folder for jobs on a host that shares no folder with this machine (default: ~/.cache/distdl)"
+NETWORK_HELP = "network or interface of the ranks, such as 10.0.0.0/24 or eno1 (default: the one that all hosts share)"
 SHARED_HELP = "whether hosts see this machine's folders (default: detected)"
 OVERSUBSCRIBE_HELP = "allow more processes than the limit of a machine (8 per core, at least 64)"
 
@@ -53,7 +48,7 @@ class HostFailed(HostTrouble):
 
 
 class ReachError(HostTrouble):
-    """No agent could be started on a host; ``kind`` is the cause: timeout, denied, ... (see ``ssh.command``)."""
+    """No agent could be started on a host; ``kind`` is the cause: timeout, denied, ... (see ``ssh.cluster.CAUSES``)."""
 
     def __init__(self, host: str, kind: str, reason: str, remedy: str = "") -> None:
         super().__init__(host, reason, remedy, code=f"unreachable-{kind}")
@@ -70,11 +65,11 @@ class Host:
 
 
 class AgentConnection(ABC):
-    """The supervisor's side of one agent; ``host`` is the name of its machine, "" for this machine."""
+    """The connection of the supervisor to one agent; ``host`` is the name of its machine, or "" for this machine."""
 
     def __init__(self, host: str) -> None:
         self.host = host
-        #: The reason why the machine is lost, as one sentence; "" while it responds.
+        #: The reason why the machine is lost, as one sentence, or "" while it responds.
         self.lost = ""
         #: Called with the agent's events: ``exit`` of a process, ``shell`` (request for a remote shell), ``lost``.
         self.on_event: Callable[[dict[str, Any]], object] = bool
@@ -115,7 +110,7 @@ def query_all(
 ) -> list[dict[str, Any] | HostTrouble]:
     """Send requests to all agents in parallel; return the answer or the error of each within ``timeout`` seconds."""
     pending = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
-    wait([answer for _, answer in pending], timeout)
+    wait([answer for _connection, answer in pending], timeout)
     answers: list[dict[str, Any] | HostTrouble] = []
     for connection, answer in pending:
         try:
@@ -126,32 +121,34 @@ def query_all(
 
 
 def query_or_raise(
-    requests: Sequence[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
+    requests: Iterable[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
 ) -> list[dict[str, Any]]:
     """Return the answers of ``query_all``. Raises the first error."""
-    pending = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
-    wait([answer for _, answer in pending], timeout)
-    return [connection.result(answer, type_, 0.0) for connection, answer in pending]
+    answers = list[dict[str, Any]]()
+    for answer in query_all(requests, type_, timeout):
+        if isinstance(answer, HostTrouble):
+            raise answer
+        answers.append(answer)
+    return answers
 
 
 @dataclass(slots=True, eq=False)
 class AgentNode:
-    """One machine of a job; ``folder`` is the job's folder there, ``directory`` the working directory of its ranks.
-
-    ``run`` is the agent's private folder, which is removed with the job. ``shared`` is true if the machine sees the
-    job's folder of this machine. With ``has_empty_directory``, it lacks that directory, so ranks get an empty one.
-    """
+    """One machine of a job."""
 
     #: A ``Connection`` to another machine, or the agent in this process.
     connection: Any
+    #: The job's folder on the machine, the working directory of its ranks, and the agent's private folder.
     folder: str
     directory: str
     run: str
+    #: Whether the machine sees the job's folder of this machine.
     shared: bool = True
+    #: Whether the machine lacks the working directory, so that its ranks run in an empty one.
     has_empty_directory: bool = False
     #: The environment variables with the paths of the data.
     data: dict[str, str] = field(default_factory=dict)
-    #: The interpreter with the job's packages, "" without packages.
+    #: The Python interpreter with the job's packages, or "" if it has none.
     python: str = ""
     #: Notices for the user about files that were or were not copied back.
     notices: list[RunNotice] = field(default_factory=list)
@@ -160,7 +157,7 @@ class AgentNode:
 
     @property
     def host(self) -> str:
-        """The name of the machine, "" for this machine."""
+        """The name of the machine, or "" for this machine."""
         return str(self.connection.host)
 
 
@@ -216,7 +213,7 @@ class JobNodes(ABC):
         return
 
     def explain_exit(self, exit_: Exit) -> Exit | None:
-        """Return the exit of a rank with its cause added; None while the cause is being queried."""
+        """Return the exit of a rank with its cause added, or None while the cause is being queried."""
         return exit_
 
     def why_interrupted(self) -> str:

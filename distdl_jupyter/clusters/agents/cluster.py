@@ -69,7 +69,6 @@ class AgentCluster(Cluster):
         """
 
     def _make_job(self, spec: JobSpec, options: Any, context: Context) -> StagedJob:
-        """Return the job's files and options for staging."""
         return StagedJob(spec, context.folder, options)
 
     @abstractmethod
@@ -102,9 +101,9 @@ class AgentCluster(Cluster):
         if result.errors:
             raise LaunchFailed("\n".join(map(_format_check, result.errors)), code=result.errors[0].code)
         for host, facts in result.facts.items():
-            gpus, memory = facts.get("gpus") or (), (facts.get("memory") or {}).get("total")
-            cores, memory = (facts.get("cores"), memory) if self.has_slots else (None, None)
-            queueing.refuse_excess(spec, spec.process_count_per_node, len(gpus), cores, memory, host)
+            memory = (facts.get("memory") or {}).get("total")
+            limits_ = (facts.get("cores"), memory) if self.has_slots else (None, None)
+            queueing.refuse_excess(spec, spec.process_count_per_node, len(facts.get("gpus") or ()), *limits_, host)
         for check in result.checks:
             if check.level == "warning" and check.what != DATA_PACKAGE:  # stagers report it if data is read
                 context.note(RunNotice("warning", _format_check(check), check.code or "host-check"))
@@ -114,7 +113,7 @@ class AgentCluster(Cluster):
         """Reserve ports and return the placement."""
         common = checkup.network
         assert common is not None, "without a common network, the checks have errors"
-        endpoints = [common.endpoint(connection.host) for connection in self._connections]
+        endpoints = [common.get_endpoint(connection.host) for connection in self._connections]
 
         def reserve(slot: RankSlot, count: int) -> RankPorts:
             address = endpoints[slot.node].address
@@ -128,11 +127,11 @@ class AgentCluster(Cluster):
         context.note(RunNotice("info", text, "network"))
         python = str(checkup.facts[names[0]]["python"]["executable"])
         ranks = build_rank_slots(spec, names, checkup, common)
-        address, reserved = reserve(ranks[0], ports)
+        address, reserved_ports = reserve(ranks[0], ports)
         placement = Placement(
             ranks=ranks,
             address=address,
-            ports=reserved,
+            ports=reserved_ports,
             interface=common.interface or endpoints[0].interface,
             network=common.network,
             remote_shell=(python, "-P", "-m", "distdl_jupyter.node.mpi_shell"),
@@ -150,9 +149,9 @@ class AgentCluster(Cluster):
         with ThreadPoolExecutor(min(len(unshared), _MAX_PARALLEL)) as pool:
             list(pool.map(lambda node: staging.copy(job, node), unshared))
         if hosts := [node.host for node in unshared if node.has_empty_directory]:
-            text = (
-                f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {job.spec.working_directory}, "
-                "so ranks there run in an empty folder. Put the files that ranks read where every host sees them."
+            text = f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {job.spec.working_directory}, "
+            text += (
+                "so ranks there run in an empty folder. Put the files that ranks read in a folder that all hosts share."
             )
             context.note(RunNotice("info", text, "working-directory"))
 
@@ -172,12 +171,10 @@ class AgentCluster(Cluster):
 
 
 def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Checkup, context: Context) -> Checkup:
-    """Wait for slots in the queue of every host (``node.slots``); return the checkup with only the GPUs of the job.
-
-    All jobs use the same order of hosts, which prevents deadlocks. Raises LaunchFailed.
-    """
+    """Wait for slots in the queue of every host (``node.slots``); return the checkup with only the GPUs of the job."""
     facts = dict(checkup.facts)
     context.report("queue", "")
+    # All jobs use the same order of hosts, which prevents deadlocks.
     for connection in sorted(connections, key=lambda item: (str(facts[item.host].get("host") or ""), item.host)):
         host, gpus = connection.host, facts[connection.host].get("gpus") or ()
         labels = {str(gpu["uuid"]): str(gpu["number"]) for gpu in gpus}
@@ -215,7 +212,7 @@ def build_rank_slots(
                 rank, node, names[node], local_rank,
                 gpu=gpus[local_rank * per_rank % len(gpus)] if gpus else None,
                 gpus=tuple(gpus[local_rank * per_rank : (local_rank + 1) * per_rank]) if per_rank > 1 else (),
-                interface=common.endpoint(names[node]).interface if common is not None else "",
+                interface=common.get_endpoint(names[node]).interface if common is not None else "",
                 cores=spec.cores or cores,
             )
         )  # fmt: skip
@@ -228,10 +225,9 @@ def preview_placement(spec: JobSpec, gpus: int, configured: object = None) -> Pl
     ``gpus`` is the job's number of GPUs on each node, ``configured`` the value of gpus_per_node if it differs.
     """
     if spec.use_gpu and gpus < spec.process_count_per_node:
-        text = (
-            f"use_gpu needs {plural(spec.process_count_per_node, 'GPU')} on each node, but the cluster option "
-            f"gpus_per_node is {gpus if configured is None else configured}."
-        )
+        value = gpus if configured is None else configured
+        needed = f"use_gpu needs {plural(spec.process_count_per_node, 'GPU')} on each node"
+        text = f"{needed}, but the cluster option gpus_per_node is {value}."
         hint = f"Set the cluster option gpus_per_node to {spec.process_count_per_node}."
         raise InvalidSpec(text, code="gpus-per-node-too-few", field="use_gpu", hint=hint)
     names = [f"node-{node}" for node in range(spec.node_count)]

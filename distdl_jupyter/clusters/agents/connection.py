@@ -33,7 +33,7 @@ from distdl_jupyter.node.stacks import StackDump
 from distdl_jupyter.worker.rank_socket import NOTES, find_note, open_listener, read_uid, write_note
 
 #: Timeout in seconds for an agent's greeting: 10 s for ssh, the rest for starting Python from a slow disk.
-REACH_SECONDS = 25.0
+_GREETING_SECONDS = 25.0
 #: Timeouts in seconds for all hosts to end their processes, and for one agent to exit after its input was closed.
 _END_SECONDS, _CLOSE_SECONDS = 10.0, 5.0
 #: The default folder of jobs on a host.
@@ -44,10 +44,9 @@ AGENT_TIMEOUT = "20"
 _MAX_UNSENT = 4 * 1024 * 1024
 #: Seconds between checks whether slow readers have caught up.
 _POLL_SECONDS = 0.02
-#: The maximum number of bytes per read from a kernel; the number of bytes buffered for it above which its rank must
-#: pause.
+#: The maximum number of bytes per read from a kernel, and buffered for it before its rank must pause.
 _READ_SIZE, _MAX_BUFFERED = 1024 * 1024, 4 * 1024 * 1024
-#: The functions that receive the bytes of a channel, and requests to hold it.
+#: The functions that receive the bytes of a channel, and the requests to hold it.
 _Sink = tuple[Callable[[bytes], object], Callable[[bool], object]]
 _NO_SINK: _Sink = (bool, bool)
 
@@ -55,11 +54,8 @@ _NO_SINK: _Sink = (bool, bool)
 class Connection(AgentConnection):
     """A connection to the agent of one host."""
 
-    def __init__(self, host: Host, link: Link, first_input: bytes = b"", first: int = 1) -> None:
-        """Create a connection that sends ``first_input`` before all frames.
-
-        Requests and channels are numbered from ``first``, above all numbers that an earlier supervisor has used.
-        """
+    def __init__(self, host: Host, link: Link, first_input: bytes = b"", first_number: int = 1) -> None:
+        """Create a connection that sends ``first_input`` first, and numbers requests from ``first_number``."""
         super().__init__(host.name)
         self.target = host
         #: The prefix of commands that a user runs on the host: "ssh gpu1".
@@ -68,8 +64,8 @@ class Connection(AgentConnection):
         self.greeted = threading.Event()
         self._link = link
         self._reader = frames.FrameReader(expect_greeting=True)
-        self._request_numbers = itertools.count(first)
-        self._channel_numbers = itertools.count(first)
+        # Requests and channels of an earlier supervisor have smaller numbers.
+        self._request_numbers, self._channel_numbers = itertools.count(first_number), itertools.count(first_number)
         self._lock = threading.Condition()
         #: The type and the future of each pending request, by number.
         self._pending: dict[int, tuple[str, Future[dict[str, Any]]]] = {}
@@ -118,20 +114,17 @@ class Connection(AgentConnection):
         return number, self.reopen(number)
 
     def reopen(self, channel: int, skip: int = 0) -> Inbox:
-        """Return the inbox of a channel, such as one of an earlier supervisor, without its first ``skip`` bytes.
-
-        Reading from the host pauses while its inboxes hold too many bytes.
-        """
+        """Return the inbox of a channel, such as one of an earlier supervisor, without its first ``skip`` bytes."""
         inbox = Inbox(skip)
         with self._lock:
-            self._inboxes = [*(old for old in self._inboxes if old.unread or not old.has_ended), inbox]
+            self._inboxes = [*(item for item in self._inboxes if item.unread or not item.has_ended), inbox]
         self.open_channel(inbox.feed, number=channel)
         return inbox
 
     def open_channel(
         self, sink: Callable[[bytes], object], hold: Callable[[bool], object] = bool, number: int | None = None
     ) -> int:
-        """Open a channel whose bytes are passed to ``sink`` on the loop; b"" is its end.
+        """Open a channel and return its number. On the loop, its bytes are passed to ``sink``; b"" is its end.
 
         ``hold`` is called on the loop with True when the writer must pause, and False when it may continue.
         """
@@ -158,14 +151,13 @@ class Connection(AgentConnection):
     def await_greeting(self, explain: Callable[[str, int | None], ReachError]) -> None:
         """Wait for the agent's greeting, and send the package if the host lacks it. Raises ReachError.
 
-        ``explain`` returns the error for the unframed output and the exit code (None: still running).
+        ``explain`` returns the error for the output before the greeting and the exit code, or None if it is running.
         """
-        deadline = time.monotonic() + REACH_SECONDS
-        request: bytes | None = package.build_request_marker()
+        deadline, has_sent_package = time.monotonic() + _GREETING_SECONDS, False
         while not self.greeted.wait(0.05):
-            if request and request in self._reader.preamble:
+            if not has_sent_package and package.build_request_marker() in self._reader.preamble:
                 self._send(package.build_package().content)
-                request = None
+                has_sent_package = True
             if self.lost or time.monotonic() > deadline:
                 self.close()
                 content = self._reader.preamble[-wire.MAX_ERROR_BYTES :] + b"\n" + self._link.error_tail
@@ -218,11 +210,11 @@ class Connection(AgentConnection):
         """Handle received frames until the output ends, and return the reason."""
         while True:
             while sum(inbox.unread for inbox in self._inboxes) > Inbox.MAX_UNREAD:
-                # A reply is behind the output, so go on; only the reply to ``get`` follows bytes that are being read.
-                if {type_ for type_, _ in list(self._pending.values())} - {"get"}:
+                # A pending reply follows the output, so continue; only the reply to ``get`` follows bytes being read.
+                if {type_ for type_, _answer in list(self._pending.values())} - {"get"}:
                     break
                 await asyncio.sleep(_POLL_SECONDS)
-                self._received_at = time.monotonic()  # silent only because this side paused reading
+                self._received_at = time.monotonic()  # the silence is caused by this pause
             content = await self._link.read()
             if not content:
                 return await self._link.why_ended(time.monotonic() - self._received_at)
@@ -244,15 +236,14 @@ class Connection(AgentConnection):
 
     async def _watch(self) -> str:
         """Send heartbeats; return the reason when the host has been silent for too long."""
-        link = self._link
+        timeout = self._link.silence_seconds
         while time.monotonic() < self._close_at:
-            await asyncio.sleep(link.beat_seconds)
-            if self._close_at < math.inf or not self.greeted.is_set():
-                continue
-            if not self._unsent_bytes:  # any frame serves as a heartbeat
-                self._send(frames.encode_message("beat"))
-            if time.monotonic() - self._received_at > link.silence_seconds:
-                return f"No response from {self.host} for {link.silence_seconds:.0f} s."
+            await asyncio.sleep(self._link.beat_seconds)
+            if self._close_at == math.inf and self.greeted.is_set():
+                if not self._unsent_bytes:  # any frame serves as a heartbeat
+                    self._send(frames.encode_message("beat"))
+                if time.monotonic() - self._received_at > timeout:
+                    return f"No response from {self.host} for {timeout:.0f} s."
         return f"The connection to {self.host} was closed."
 
     def _on_frame(self, frame: dict[str, Any] | frames.Data) -> None:
@@ -277,17 +268,16 @@ class Connection(AgentConnection):
             self.on_event(frame)
 
 
-def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Connection]:
-    """Connect to agents that a scheduler started, and send ``first`` to each. Raises ReachError."""
-    connections: list[Connection] = []
+def start_all(links: Iterable[tuple[Host, Link]], first_input: bytes = b"") -> list[Connection]:
+    """Connect to agents that a scheduler started, and send ``first_input`` to each. Raises ReachError."""
+    connections = [Connection(host, link, first_input) for host, link in links]
 
     def explain(host: str, output: str, _code: int | None) -> ReachError:
         return ReachError(host, "other", f"The agent did not start: {output or 'it printed nothing'}.")
 
-    for host, link in links:
-        connections.append(Connection(host, link, first))
-        connections[-1].shell = f"on {host.name}:"
-        connections[-1].start()
+    for connection in connections:
+        connection.shell = f"on {connection.host}:"
+        connection.start()
     try:
         for connection in connections:
             connection.await_greeting(functools.partial(explain, connection.host))
@@ -310,8 +300,8 @@ def end_all(connections: Sequence[Connection], keep: Collection[str] = ()) -> No
 class RankRelay:
     """Local sockets to persistent ranks on other hosts, in a private folder. Raises OSError.
 
-    Each connection is a channel of the agent on the rank's host, which forwards the bytes to the rank's own socket
-    there; the rank checks its token. When a few MiB are buffered on either host, the relay stops reading.
+    Each connection is a channel of the agent on the rank's host, which forwards the bytes to the rank's socket there.
+    The rank checks the token. The relay stops reading while a few MiB are buffered on either host.
     """
 
     def __init__(self, folder: JobFolder) -> None:
@@ -331,7 +321,7 @@ class RankRelay:
                 self._servers.append(await asyncio.start_unix_server(serve, sock=open_listener(path), limit=_READ_SIZE))
                 write_note(find_note(self._notes_folder, rank), {**note, "socket": str(path)})
             except HostFailed:
-                pass  # the host is lost or the rank has ended; reported elsewhere
+                pass  # an event reports that the host is lost or the rank has ended
             except OSError as error:
                 on_failure(error)
 
@@ -345,7 +335,7 @@ class RankRelay:
 
 
 async def _relay(connection: Connection, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Relay one connection of this user to a rank until either end closes it."""
+    """Relay a connection of this user to a rank until the kernel or the rank closes it."""
     if read_uid(writer.get_extra_info("socket")) != os.getuid():
         writer.close()
         return
@@ -379,7 +369,7 @@ async def _relay(connection: Connection, rank: int, reader: asyncio.StreamReader
             await asyncio.to_thread(connection.write, channel, content)
             await can_send.wait()
     with contextlib.suppress(DistDLError):
-        connection.write(channel, b"", wait=False)  # the rank then closes its end, and ``send`` gets b""
+        connection.write(channel, b"", wait=False)  # the rank then disconnects, and ``send`` gets b""
 
 
 # messages of an agent -------------------------------------------------------------------------

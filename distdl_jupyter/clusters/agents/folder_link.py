@@ -33,7 +33,7 @@ class Tail:
         self._is_stopping = False
 
     async def read(self) -> bytes:
-        """Return the next bytes, b"" at the end."""
+        """Return the next bytes, or b"" at the end."""
         while True:
             with contextlib.suppress(OSError):  # the file server may be temporarily unavailable
                 if content := self._follower.read():
@@ -67,7 +67,7 @@ class Tail:
 class FolderLink(Tail, wire.Link):
     """The link to the agent of one node. ``why_lost`` returns the reason if the node is lost, else "".
 
-    With ``takeover``, it waits until the agent has read the messages of an earlier supervisor. Raises LaunchFailed.
+    With ``takeover``, wait until the agent has read the messages of an earlier supervisor. Raises LaunchFailed.
     """
 
     beat_seconds = folder.BEAT_SECONDS
@@ -80,8 +80,8 @@ class FolderLink(Tail, wire.Link):
         Tail.__init__(self, run / outbox, why_lost)
         self._inbox_path, self._position_path = run / inbox, run / position_file
         self._why_lost = why_lost
-        #: The number of bytes sent to the agent so far, by this and earlier supervisors.
-        self.sent = self._await_reader() if takeover else 0
+        #: The number of bytes sent to the agent, including those of earlier supervisors.
+        self.sent_bytes = self._await_reader() if takeover else 0
 
     async def open(self) -> None:
         """Start erasing messages that the agent has read."""
@@ -91,7 +91,7 @@ class FolderLink(Tail, wire.Link):
         """Wait until the agent has read all complete frames, truncate an incomplete one, and return the position."""
         deadline = time.monotonic() + _TAKEOVER_SECONDS
         while True:
-            position = self._count_read()
+            position = self._read_position()
             with self._inbox_path.open("rb+") as file:
                 file.seek(position)
                 if not frames.measure_complete(file.read()):
@@ -105,16 +105,16 @@ class FolderLink(Tail, wire.Link):
                 raise LaunchFailed(text, code="agent-not-reading", hint=hint)
             time.sleep(_POLL_SECONDS)
 
-    def _count_read(self) -> int:
-        try:
-            return int(self._position_path.read_text(encoding="ascii") or 0)
-        except (OSError, ValueError):
-            return 0
+    def _read_position(self) -> int:
+        """Return the number of bytes that the agent has read."""
+        with contextlib.suppress(OSError, ValueError):
+            return int(self._position_path.read_text(encoding="ascii"))
+        return 0
 
     async def write(self, content: bytes) -> None:
         """Append bytes for the agent."""
-        await self._write_at(self.sent, content)
-        self.sent += len(content)
+        await self._write_at(self.sent_bytes, content)
+        self.sent_bytes += len(content)
 
     async def _write_at(self, position: int, content: bytes) -> None:
         """Write bytes at a position; retry while the disk is full or the file server is unavailable."""
@@ -132,7 +132,7 @@ class FolderLink(Tail, wire.Link):
         erased = 0
         while True:
             await asyncio.sleep(_POLL_SECONDS)
-            if erased < self.sent and (position := min(self._count_read(), self.sent)) > erased:
+            if erased < self.sent_bytes and (position := min(self._read_position(), self.sent_bytes)) > erased:
                 await self._write_at(erased, bytes(position - erased))
                 erased = position
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 WORKER = ("{python}", "-P", "-m", "distdl_jupyter.worker")
 #: Timeouts in seconds for a service to become ready, and for a machine to start its processes.
-_SERVICE_SECONDS, START_SECONDS = 60.0, 60.0
+_SERVICE_SECONDS, _START_SECONDS = 60.0, 60.0
 #: The number of ranks started per request; the start can be canceled between two requests.
 _BATCH_SIZE = 8
 _WARNING = ("The job will be stopped soon by its time limit or for another job. Ranks were asked to save a checkpoint "
@@ -50,17 +50,17 @@ _WARNING = ("The job will be stopped soon by its time limit or for another job. 
 #: Seconds between two polls of a starting service, and the maximum number of bytes per read of its output.
 _POLL_SECONDS, _READ_BYTES = 0.5, 65_536
 #: The maximum number of living processes to report per machine.
-_MAX_COUNTED = 10_000
-#: The maximum number of characters of the launcher's output to store; earlier output is discarded.
-_MAX_OUTPUT = 20_000
+_MAX_ALIVE_COUNT = 10_000
+#: The maximum number of characters to store of the end of the launcher's output.
+_MAX_OUTPUT_CHARS = 20_000
 #: Seconds that a launcher may run after its last rank has ended, and seconds between two counts of living ranks.
 _IDLE_SECONDS, _COUNT_SECONDS = 10.0, 2.0
 #: The exit code with which ssh reports its own failures.
 _SSH_FAILURE = 255
 #: Runs a command as sshd does, because Open MPI writes it for the user's login shell.
 _LOGIN_SHELL = ("/bin/sh", "-c", 'case "$SHELL" in *csh) exec "$SHELL" -c "$0";; esac; exec /bin/sh -c "$0"')
-#: The number of bytes read so far of each stream (see ``Cluster.attach``).
-BytesRead = Mapping[tuple[int, str], int]
+#: The number of recorded bytes of each stream (see ``Cluster.attach``).
+Positions = Mapping[tuple[int, str], int]
 
 
 def start(placement: Placement, plan: Plan, context: Context, nodes: JobNodes) -> Run:
@@ -70,13 +70,15 @@ def start(placement: Placement, plan: Plan, context: Context, nodes: JobNodes) -
     return run
 
 
-def resume(placement: Placement, context: Context, nodes: JobNodes, handle: Mapping[str, Any], read: BytesRead) -> Run:
+def resume(
+    placement: Placement, context: Context, nodes: JobNodes, handle: Mapping[str, Any], positions: Positions
+) -> Run:
     """Return the run of a job that an earlier supervisor started; ``handle`` is that run's handle."""
     name = handle.get("first_exit")
     launcher = LaunchCommand((), pkgutil.resolve_name(name)) if name else None
     plan = Plan(({},) * len(placement.ranks), launcher=launcher)
     run = (DirectRun if launcher is None else LauncherRun)(placement, plan, context, nodes)
-    run.reopen(handle["channels"], read)
+    run.reopen(handle["channels"], positions)
     return run
 
 
@@ -89,7 +91,7 @@ class AgentRun(Run):
         self._context = context
         self._nodes = nodes
         self._streams: list[Stream] = []
-        #: The channels that another supervisor can reopen: node, channel, rank (None: the launcher), stream.
+        #: The channels that another supervisor can reopen: node, channel, rank (or None for the launcher), stream.
         self._channels: list[tuple[int, int, int | None, str]] = []
         self._events: queue.SimpleQueue[tuple[AgentNode, dict[str, Any]]] = queue.SimpleQueue()
         self._exits: list[Exit] = []
@@ -148,15 +150,10 @@ class AgentRun(Run):
         channel, source = node.connection.open_stream()
         self._add_stream(None, "out", source)
         variables = self._nodes.get_environment(node) | self._nodes.get_service_variables(number)
-        process: dict[str, Any] = {
-            "kind": SERVICE,
-            "process": number,
-            "argv": ["{python}", *service.arguments],
-            "python": node.python,
-        }
-        process |= {"environment": variables, "out": channel, "open_input": True}
+        process: dict[str, Any] = {"kind": SERVICE, "process": number, "argv": ["{python}", *service.arguments]}
+        process |= {"python": node.python, "environment": variables, "out": channel, "open_input": True}
         # ``progress`` raises an exception if the start was canceled.
-        node.connection.ask("start", START_SECONDS, lambda: progress(f"starting {service.name}"), processes=[process])
+        node.connection.ask("start", _START_SECONDS, lambda: progress(f"starting {service.name}"), processes=[process])
         output, deadline = "", time.monotonic() + _SERVICE_SECONDS
         content: bytes | None = None
         while service.ready not in output and content != b"" and time.monotonic() < deadline:
@@ -171,32 +168,29 @@ class AgentRun(Run):
             raise LaunchFailed(text, code="service-not-started", output=output.strip()[-2000:])
 
     def _add_stream(self, rank: int | None, name: str, source: int | Inbox, start: int | None = None) -> None:
-        """Add an output stream."""
         if isinstance(source, int):
             os.set_blocking(source, False)
         self._streams.append(Stream(source, rank, name, start))
 
-    def _open_channels(
-        self, node: AgentNode, rank: int | None, names: Sequence[str] = ("out", "err")
-    ) -> dict[str, int]:
-        """Open streams of a rank or of the launcher; return their channels."""
+    def _open_channels(self, node: AgentNode, rank: int | None) -> dict[str, int]:
+        """Open the streams of a rank, or of the launcher, whose errors are in its output; return their channels."""
         channels: dict[str, int] = {}
-        for name in names:
+        for name in ("out",) if rank is None else ("out", "err"):
             channels[name], source = node.connection.open_stream()
             self._add_stream(rank, name, source, 0 if self._nodes.outlives_supervisor else None)
             self._channels.append((self._nodes.nodes.index(node), channels[name], rank, name))
         return channels
 
-    def reopen(self, channels: Sequence[Sequence[Any]], read: BytesRead) -> None:
+    def reopen(self, channels: Sequence[Sequence[Any]], positions: Positions) -> None:
         """Continue to read the streams of an earlier supervisor's ranks (see ``Cluster.attach``)."""
         for index, channel, rank, name in channels:
-            start = read.get((-1, "sys") if rank is None else (rank, name), 0)
+            start = positions.get((-1, "sys") if rank is None else (rank, name), 0)
             self._add_stream(rank, name, self._nodes.nodes[index].connection.reopen(channel, start), start)
             self._channels.append((index, channel, rank, name))
         for node in self._nodes.nodes:
             self._subscribe(node)
 
-    def _build_rank_environment(self, slot: RankSlot) -> dict[str, str]:
+    def _build_rank_variables(self, slot: RankSlot) -> dict[str, str]:
         """Return the variables of one rank, in addition to the variables of its node."""
         variables = {**self._plan.environments[slot.rank], **environment.build_rank_variables(self._placement, slot)}
         return self._nodes.get_rank_variables(slot, variables)
@@ -228,9 +222,9 @@ class AgentRun(Run):
         while not self._events.empty():
             self._handle_event(*self._events.get())
         self._on_poll()
-        explained = [(exit_, self._nodes.explain_exit(exit_)) for exit_ in self._exits]
-        self._exits = [exit_ for exit_, explained_exit in explained if explained_exit is None]
-        return [explained_exit for _, explained_exit in explained if explained_exit is not None]
+        explanations = [(exit_, self._nodes.explain_exit(exit_)) for exit_ in self._exits]
+        self._exits = [exit_ for exit_, explained_exit in explanations if explained_exit is None]
+        return [explained_exit for _exit, explained_exit in explanations if explained_exit is not None]
 
     def _handle_event(self, node: AgentNode, data: dict[str, Any]) -> None:
         if data["type"] == "exit":
@@ -249,15 +243,13 @@ class AgentRun(Run):
             self._stack_dumps |= {int(rank): msgspec.convert(dump, StackDump) for rank, dump in data["answers"].items()}
 
     @abstractmethod
-    def _on_process_end(self, node: AgentNode, end: Mapping[str, Any]) -> None:
-        """Handle the end of a process that an agent started."""
+    def _on_process_end(self, node: AgentNode, end: Mapping[str, Any]) -> None: ...
 
     def _on_poll(self) -> None:
         """Handle changes that no event reports."""
 
     def _record_exit(self, exit_: Exit) -> None:
-        """Record the exit of a rank; only the first exit counts."""
-        if exit_.rank not in self._ended_ranks:
+        if exit_.rank not in self._ended_ranks:  # only the first exit of a rank counts
             self._ended_ranks.add(exit_.rank)
             self._exits.append(exit_)
 
@@ -272,15 +264,16 @@ class AgentRun(Run):
 
     def list_alive(self) -> list[str]:
         """Return the host name of each living process; a lost machine counts as having no processes."""
-        answers = self._ask_all("alive")
-        return [node.host for node, data in answers for _ in range(min(int(data["alive"]), _MAX_COUNTED))]
+        answers = self._query_all("alive")
+        return [node.host for node, data in answers for _ in range(min(int(data["alive"]), _MAX_ALIVE_COUNT))]
 
     def list_unkillable(self) -> list[UnkillableProcess]:
         """Return processes that survived KILL, on machines that answer."""
-        return [UnkillableProcess(node.host, int(pid)) for node, data in self._ask_all("stuck") for pid in data["pids"]]
+        answers = self._query_all("stuck")
+        return [UnkillableProcess(node.host, int(pid)) for node, data in answers for pid in data["pids"]]
 
-    def _ask_all(self, type_: str) -> list[tuple[AgentNode, dict[str, Any]]]:
-        """Send a request to all machines in parallel and return the answers."""
+    def _query_all(self, type_: str) -> list[tuple[AgentNode, dict[str, Any]]]:
+        """Send a request to all machines in parallel; return the machines that answer, with their answers."""
         nodes = self._nodes.connected
         answers = query_all([(node.connection, {}) for node in nodes], type_, ANSWER_SECONDS)
         return [(node, data) for node, data in zip(nodes, answers, strict=True) if isinstance(data, dict)]
@@ -296,7 +289,7 @@ class AgentRun(Run):
         self._nodes.on_launcher_output(text)
 
     def request_stacks(self) -> None:
-        """Ask all ranks for their stacks, without waiting."""
+        """Request the stacks of all ranks, without waiting."""
         for node in self._nodes.nodes:
             ranks = [slot.rank for slot in self._list_slots(node)]
             if node.connection.lost:
@@ -305,7 +298,7 @@ class AgentRun(Run):
                 node.connection.begin("stacks", ranks=ranks)
 
     def take_stacks(self) -> Mapping[int, StackDump]:
-        """Return the ranks' answers since the last call."""
+        """Return the stacks of the ranks that answered since the last call."""
         dumps, self._stack_dumps = self._stack_dumps, {}
         return dumps
 
@@ -316,8 +309,8 @@ class AgentRun(Run):
     def request_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
         """Send the request to the machines of the ranks."""
         for node in self._nodes.connected:
-            if ranks_here := [slot.rank for slot in self._list_slots(node) if slot.rank in ranks]:
-                node.connection.begin("profile", ranks=ranks_here, recording=dict(request))
+            if node_ranks := [slot.rank for slot in self._list_slots(node) if slot.rank in ranks]:
+                node.connection.begin("profile", ranks=node_ranks, recording=dict(request))
 
     def expose_endpoint(self, rank: int) -> None:
         """Write the address of the rank's socket, or of a relay to a remote rank; ``poll`` raises errors."""
@@ -396,18 +389,18 @@ class DirectRun(AgentRun):
         slots = {node: self._list_slots(node) for node in self._nodes.nodes}
         for first in range(0, max(map(len, slots.values())), _BATCH_SIZE):
             requests = []
-            for node, slots_there in slots.items():
+            for node, node_slots in slots.items():
                 processes: list[dict[str, Any]] = []
-                for slot in slots_there[first : first + _BATCH_SIZE]:
-                    variables = {**self._nodes.get_environment(node), **self._build_rank_environment(slot)}
+                for slot in node_slots[first : first + _BATCH_SIZE]:
+                    variables = {**self._nodes.get_environment(node), **self._build_rank_variables(slot)}
                     process = {"process": slot.rank, "argv": WORKER, "python": node.python, "environment": variables}
                     channels = self._open_channels(node, slot.rank)
                     processes.append({**process, "directory": node.directory or None, **channels})
                 requests.append((node, node.connection.begin("start", processes=processes)))
             for node, answer in requests:
-                data = node.connection.result(answer, "start", START_SECONDS, report)
-                pids = {int(rank): int(pid) for rank, pid in data["pids"].items()}
-                self._starts += [Start(rank, pid) for rank, pid in pids.items() if self._runs_on(node, rank)]
+                data = node.connection.result(answer, "start", _START_SECONDS, report)
+                starts = [Start(int(rank), int(pid)) for rank, pid in data["pids"].items()]
+                self._starts += [start for start in starts if self._runs_on(node, start.rank)]
             report()
         self._nodes.note_start()
 
@@ -427,8 +420,10 @@ class LauncherRun(AgentRun):
         #: The end of the launcher's output, which names the rank that ended first.
         self._output = ""
         self._launcher_end: Mapping[str, Any] | None = None
+        #: After the launcher's end, the requests to all machines to send the output that is left.
         self._drains: list[Future[dict[str, Any]]] = []
         self._is_drained = False
+        #: The reason why the launcher was stopped.
         self._reason = ""
         #: The pending counts of living ranks, when to count again, and when ranks were last alive (monotonic).
         self._alive_counts: list[Future[dict[str, Any]]] = []
@@ -440,7 +435,7 @@ class LauncherRun(AgentRun):
         variables = []  # of each rank; its TMPDIR differs from the launcher's
         for slot in self._placement.ranks:
             tmpdir = self._nodes.get_environment(self._nodes.get_node(slot)).get("TMPDIR")
-            variables.append({**({"TMPDIR": tmpdir} if tmpdir else {}), **self._build_rank_environment(slot)})
+            variables.append({**({"TMPDIR": tmpdir} if tmpdir else {}), **self._build_rank_variables(slot)})
         for node in self._nodes.nodes:
             ranks = [{"rank": slot.rank, **self._open_channels(node, slot.rank)} for slot in self._list_slots(node)]
             node.connection.ask("pipes", while_waiting=while_waiting, ranks=ranks, variables=variables)
@@ -455,8 +450,8 @@ class LauncherRun(AgentRun):
             self._relay = Relay({node.host: node.connection for node in self._nodes.nodes}, shared)
         process: dict[str, Any] = {"kind": LAUNCHER, "process": 0, "argv": [*self._launcher.argv, *WORKER]}
         process |= {"python": launcher_node.python, "environment": shared[launcher_node.host]}
-        process |= {"directory": launcher_node.directory or None, **self._open_channels(launcher_node, None, ["out"])}
-        launcher_node.connection.ask("start", START_SECONDS, while_waiting, processes=[process])
+        process |= {"directory": launcher_node.directory or None, **self._open_channels(launcher_node, None)}
+        launcher_node.connection.ask("start", _START_SECONDS, while_waiting, processes=[process])
         self._nodes.note_start(launcher=Path(self._launcher.argv[0]).name)
 
     def _on_event(self, node: AgentNode, data: dict[str, Any]) -> None:
@@ -474,7 +469,7 @@ class LauncherRun(AgentRun):
     def on_launcher_output(self, text: str) -> None:
         """Store the end of the launcher's output."""
         super().on_launcher_output(text)
-        self._output = (self._output + text)[-_MAX_OUTPUT:]
+        self._output = (self._output + text)[-_MAX_OUTPUT_CHARS:]
 
     def _on_process_end(self, node: AgentNode, end: Mapping[str, Any]) -> None:
         if end["kind"] == LAUNCHER:
@@ -493,11 +488,11 @@ class LauncherRun(AgentRun):
         else:
             sources = [stream.source for stream in self._streams if stream.rank is None]
             pending = any(isinstance(source, Inbox) and source.unread for source in sources)
-            # A pipe may still hold the end of the launcher's output; it is read before the next call.
+            # A pipe may still hold the end of the launcher's output, which is read before the next call.
             self._is_drained = all(drain.done() for drain in self._drains) and not pending
 
     def _make_exit(self, rank: int, code: int, first: tuple[int, int | None, int | None] | None) -> Exit:
-        """Return the exit of a rank whose launcher ended with this code; ``first`` is from ``first_exit``."""
+        """Return the exit of a rank whose launcher ended with this code; ``first`` is the result of ``first_exit``."""
         if not code:
             return Exit(rank, 0, None)
         if first is None:
@@ -573,7 +568,7 @@ class Relay:
         target.begin("start", processes=[process]).add_done_callback(on_started)
 
     def report_exit(self, number: int, code: int, host: str | None = None) -> None:
-        """Report the exit of a process on ``host``; ignore an unknown process."""
+        """Report the exit of a process on ``host``, or on any host if it is None; ignore an unknown process."""
         if number in self._running and host in (None, self._running[number][0]):
             self._running.pop(number)[1](code=code)
 

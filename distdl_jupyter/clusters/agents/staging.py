@@ -33,10 +33,10 @@ from distdl_jupyter.node import files
 
 #: Timeout in seconds for creating a folder on a slow disk.
 _PREPARE_SECONDS = 30.0
-#: Names in a job's folder on a host.
-_WORK, _SCRIPT, RESULTS = "work", "script", "results"
-#: Folders that are copied back, and the checkpoints from which ranks resume, which are copied to every host.
-_RESULT_FOLDERS, _CHECKPOINTS = (RESULTS, "outputs"), "outputs/checkpoints"
+#: The folders of the working directory and of the script in a job's folder on a host.
+_WORK, _SCRIPT = "work", "script"
+#: The folders that are copied back.
+_RESULT_FOLDERS = ("results", "outputs")
 
 
 class StagedJob(NamedTuple):
@@ -52,19 +52,19 @@ class StagedJob(NamedTuple):
 
 def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode]:
     """Create the job's folder on every host. Raises HostFailed if the option ``shared`` is wrong."""
-    directory, proof = job.spec.working_directory, [f"proof-{secrets.token_hex(16)}", secrets.token_hex(16)]
+    directory, name, content = job.spec.working_directory, f"proof-{secrets.token_hex(16)}", secrets.token_hex(16)
     fields = {
         "job": job.spec.id,
         "folder": str(job.folder.path),
-        "proof": proof if job.options.shared is not False else None,
+        "proof": [name, content] if job.options.shared is not False else None,
         "base": job.options.directory or DEFAULT_DIRECTORY,
         "working_directory": directory,
     }
-    path = job.folder.path / proof[0]
+    path = job.folder.path / name
     try:
         with contextlib.suppress(OSError):  # without the file, no host shares the folder
             path.touch(mode=0o600)
-            path.write_text(proof[1], encoding="utf-8")
+            path.write_text(content, encoding="utf-8")
         answers = query_or_raise([(connection, fields) for connection in connections], "prepare", _PREPARE_SECONDS)
     finally:
         path.unlink(missing_ok=True)
@@ -88,7 +88,7 @@ def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode
 def copy(job: StagedJob, node: AgentNode) -> None:
     """Copy the job's files and checkpoints to a host that does not share the folder. Raises HostFailed, LaunchFailed.
 
-    The payload's description gets the paths of the host; the script and an empty working directory are added.
+    The paths in the payload's description are replaced by those of the host.
     """
     stream = io.BytesIO()
     try:
@@ -108,7 +108,7 @@ def copy(job: StagedJob, node: AgentNode) -> None:
                 payload["working_directory"] = node.directory
             add("payload.json", json.dumps(payload).encode())
             add(_WORK, b"", tarfile.DIRTYPE)
-        paths = ("code", "payload.pkl", _CHECKPOINTS)
+        paths = ("code", "payload.pkl", "outputs/checkpoints")  # ranks resume from the checkpoints
         send(node.connection, "put", lambda write: files.pack(job.folder.path, paths, write))
         send(node.connection, "put", lambda write: write(stream.getvalue()))
     except OSError as error:
@@ -135,15 +135,15 @@ def copy_back(job: StagedJob, node: AgentNode, copied_paths: set[Path], ranks: C
     """Copy the files of ranks from a host into the job's folder. Raises HostFailed, LaunchFailed.
 
     Only the values of ``ranks``, the ranks of this host, are accepted, so that no host can forge values of other hosts.
-    ``copied_paths`` holds the files from other hosts and files written here. On a name conflict the file is stored in a
-    subfolder named after the host, except for checkpoints, where the first file wins.
+    ``copied_paths`` are the files of other hosts. On a name conflict, the file is stored in a subfolder named after the
+    host, except for checkpoints, where the first file is kept.
     """
 
     def accepts(name: str, bytes_: int) -> bool:
         path = PurePosixPath(name)
-        if path.parts[0] != RESULTS:
+        if path.parts[0] != "results":
             return True
-        reason = why_refused(path.relative_to(RESULTS), bytes_, ranks)
+        reason = why_refused(path.relative_to("results"), bytes_, ranks)
         if reason and not path.name.startswith("."):  # hidden files are incomplete files of a killed rank
             text = f"{node.host}: {reason}. The file was not copied; it is in {node.folder}."
             node.notices.append(RunNotice("warning", text, "result-left-on-host"))
@@ -152,12 +152,12 @@ def copy_back(job: StagedJob, node: AgentNode, copied_paths: set[Path], ranks: C
 
     try:
         with tempfile.TemporaryDirectory(prefix=".from-", dir=job.folder.path, ignore_cleanup_errors=True) as folder:
-            _summary, result = _unpack(node, _RESULT_FOLDERS, Path(folder), accepts)
-            if skipped := [str(name) for name in result.get("skipped") or ()]:
+            _summary, answer = _unpack(node, _RESULT_FOLDERS, Path(folder), accepts)
+            if skipped := [str(name) for name in answer.get("skipped") or ()]:
                 names = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
-                text = f"{node.host}: {names} not copied back, since only regular files in the job's folder are copied."
+                text = f"{node.host}: {names} not copied back, because only regular files are copied."
                 node.notices.append(RunNotice("warning", text, "files-left-on-host"))
-            for name in _RESULT_FOLDERS:
+            for name in _RESULT_FOLDERS:  # any other file of the archive is ignored
                 for path in sorted(path for path in Path(folder, name).rglob("*") if path.is_file()):
                     _store(path, job.folder.path / name, path.relative_to(Path(folder, name)), node, copied_paths)
     except OSError as error:
@@ -183,11 +183,10 @@ def _unpack(
 
 def fetch(folder: JobFolder, node: AgentNode, path: str, max_bytes: int) -> None:
     """Copy one file of at most ``max_bytes`` bytes from a host while the job runs. Raises HostFailed, OSError."""
-    summary, _result = _unpack(node, [path], folder.path, lambda name, bytes_: name == path and bytes_ <= max_bytes)
+    summary, _answer = _unpack(node, [path], folder.path, lambda name, bytes_: name == path and bytes_ <= max_bytes)
     if not summary.files:
-        raise HostFailed(
-            node.host, f"The host has no file {path} of at most {max_bytes} bytes.", code="host-file-missing"
-        )
+        text = f"The host has no file {path} of at most {max_bytes} bytes."
+        raise HostFailed(node.host, text, code="host-file-missing")
 
 
 def _store(path: Path, folder: Path, name: Path, node: AgentNode, copied_paths: set[Path]) -> None:
@@ -206,7 +205,7 @@ def _store(path: Path, folder: Path, name: Path, node: AgentNode, copied_paths: 
 
 
 def remove_stale_checkpoints(folder: Path, copied_paths: Collection[Path]) -> None:
-    """Remove earlier checkpoints that training has deleted on all hosts; the target of a link is not the job's own."""
+    """Remove checkpoints that training has deleted on all hosts, unless their folder is a link to another one."""
     for path in [] if folder.is_symlink() else list(folder.rglob("*")):
         if path.is_file() and path not in copied_paths:
             path.unlink(missing_ok=True)
@@ -218,7 +217,7 @@ _VALUE_NAME = re.compile(r"rank-(0|[1-9]\d{0,8})\.pkl")
 
 
 def why_refused(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
-    """Return why a file of ``results`` is not accepted, "" if it is; ``ranks`` are the ranks that ran on the host."""
+    """Return why a file of ``results`` is refused, or "" if it is not; ``ranks`` are the ranks that ran on the host."""
     match = _VALUE_NAME.fullmatch(str(name))
     if match is None:
         return f"results/{name} is not the value of a rank"
@@ -249,7 +248,8 @@ class AgentNodes(JobNodes):
         self._job = job
         self._placement = placement
         self._context = context
-        self._uncollected: set[str] = set()
+        #: The hosts whose files were not copied back, so that their folders are not removed.
+        self._uncollected_hosts: set[str] = set()
 
     def get_environment(self, node: AgentNode) -> dict[str, str]:
         """Return the variables of all processes on a host, which extend its login environment."""
@@ -270,16 +270,17 @@ class AgentNodes(JobNodes):
         for node in unshared:
             try:
                 # Compare names, because the list of nodes does not contain lost hosts.
-                ranks_here = [slot.rank for slot in self._placement.ranks if slot.host == node.host]
-                copy_back(self._job, node, copied_paths, ranks_here)
+                host_ranks = [slot.rank for slot in self._placement.ranks if slot.host == node.host]
+                copy_back(self._job, node, copied_paths, host_ranks)
             except DistDLError as error:
-                self._uncollected.add(node.host)
+                self._uncollected_hosts.add(node.host)
                 failures.append(f"{node.host} ({node.folder}): {getattr(error, 'reason', error.message)}")
         if not failures and len(unshared) == len(self.nodes):
             remove_stale_checkpoints(self._job.folder.checkpoints, copied_paths)
-        self._uncollected |= {node.host for node in self.nodes if node.must_keep_folder}
         for node in self.nodes:
             self.notices += node.notices
+            if node.must_keep_folder:
+                self._uncollected_hosts.add(node.host)
         if failures:
             hosts = humanize.plural(len(failures), "host")
             text = f"Cannot copy the values and files of {hosts} back: {' '.join(failures)}"
@@ -292,5 +293,5 @@ class AgentNodes(JobNodes):
 
     def close(self) -> None:
         """End the agents and release the hosts."""
-        end_all([node.connection for node in self.nodes], keep=self._uncollected)
+        end_all([node.connection for node in self.nodes], keep=self._uncollected_hosts)
         self._release()

@@ -1,7 +1,7 @@
 """Agents that connect to the supervisor (``node.connect_back``): the listener, and the link of each connection.
 
-A connection is unproven until its client has sent the secret of the job. The number of unproven connections and their
-lifetime are limited.
+A connection is unproven until its client has sent the job's secret; the number of such connections and their lifetime
+are limited.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _HELLO_SECONDS, _CROWDED_SECONDS = 10.0, 1.0
 #: The maximum number of unproven connections. It exceeds most node counts, as a job's nodes connect simultaneously.
 _MAX_UNPROVEN = 256
 _READ_BYTES = 256 * 1024
+#: The channels of the agent's standard input and output; all others are error output.
 _INPUT, _OUTPUT = 0, 1
 
 
@@ -46,30 +47,23 @@ class TcpLink(Link):
         self.name = ""
         self._reader = reader
         self._writer = asyncio.StreamWriter(transport, transport.get_protocol(), reader, asyncio.get_running_loop())
-        self._lost_message = explain_loss
+        self._explain_loss = explain_loss
         self._frames = frames.FrameReader(expect_greeting=False)
         self._has_closed_input = False
 
     async def read(self) -> bytes:
         """Return the next output of the agent; store its exit code and error output."""
-        while self._code is None:
-            try:
-                content = await self._reader.read(_READ_BYTES)
-            except OSError:
-                content = b""
-            if not content:
-                break
-            output = []
-            for frame in self._frames.feed(content):
-                if isinstance(frame, dict):
-                    self._code = int(frame["code"])
-                elif frame.channel == _OUTPUT:
-                    output.append(frame.bytes)
-                else:
-                    self.add_errors(frame.bytes)
-            if joined := b"".join(output):
-                return joined
-        return b""
+        output = b""
+        with contextlib.suppress(OSError):  # the connection is lost
+            while self._code is None and not output and (content := await self._reader.read(_READ_BYTES)):
+                for frame in self._frames.feed(content):
+                    if isinstance(frame, dict):
+                        self._code = int(frame["code"])
+                    elif frame.channel == _OUTPUT:
+                        output += frame.bytes
+                    else:
+                        self.add_errors(frame.bytes)
+        return output
 
     async def write(self, content: bytes) -> None:
         """Write to the agent's standard input."""
@@ -99,15 +93,16 @@ class TcpLink(Link):
         """Return why the output ended."""
         if self._code is not None:
             return f"The agent on {self.name} exited with code {self._code}{self.last_line}."
-        return self._lost_message(self.name)
+        return self._explain_loss(self.name)
 
 
 class AgentListener:
-    """A port for the nodes of one job; ``agents`` holds the connected nodes, ``back`` what they need to connect."""
+    """A port to which the nodes of one job connect."""
 
     def __init__(self, host: str, explain_loss: Callable[[str], str]) -> None:
         """Listen on the address ``host``; ``explain_loss`` returns the message for a lost node of a given name."""
-        self._lost_message = explain_loss
+        self._explain_loss = explain_loss
+        #: The connected nodes by number.
         self.agents: dict[int, TcpLink] = {}
         self._ssl_context, certificate = _create_certificate()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -117,7 +112,8 @@ class AgentListener:
             self._socket = socket.create_server(("", 0), backlog=1024)
         self._socket.settimeout(0)
         port, self._secret = self._socket.getsockname()[1], secrets.token_urlsafe(32)
-        self.back = {"host": host, "port": port, "certificate": certificate, "secret": self._secret}
+        #: The data with which a node connects (``node.connect_back``).
+        self.connect_info = {"host": host, "port": port, "certificate": certificate, "secret": self._secret}
         #: The tasks of unproven connections, and when each was accepted.
         self._unproven: dict[asyncio.Task[None], float] = {}
         self._accept_task = asyncio.run_coroutine_threadsafe(self._accept(), wire.get_loop())
@@ -164,7 +160,7 @@ class AgentListener:
                 hello = json.loads(await reader.readline())
                 is_ours = hmac.compare_digest(str(hello["secret"]).encode(), self._secret.encode())
                 if is_ours and not hello["attempt"] and int(hello["number"]) not in self.agents:
-                    link = TcpLink(hello, reader, transport, self._lost_message)
+                    link = TcpLink(hello, reader, transport, self._explain_loss)
                     self.agents[link.number] = link
                     is_admitted = True
         except (OSError, ValueError, KeyError, TypeError, RecursionError):  # TimeoutError is an OSError
@@ -214,17 +210,13 @@ def _create_certificate() -> tuple[ssl.SSLContext, str]:
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    key = ec.generate_private_key(ec.SECP256R1())
+    key, pem = ec.generate_private_key(ec.SECP256R1()), serialization.Encoding.PEM
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "distdl")])
-    now, day = dt.datetime.now(dt.UTC), dt.timedelta(days=1)
-    base = x509.CertificateBuilder(
-        name, name, key.public_key(), x509.random_serial_number(), now - day, now + 365 * day
-    )
-    signed = base.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, hashes.SHA256())
-    certificate = signed.public_bytes(serialization.Encoding.PEM)
-    private_key = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    start, end = (dt.datetime.now(dt.UTC) + dt.timedelta(days=days) for days in (-1, 365))
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), start, end)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(pem)
+    private_key = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     with tempfile.TemporaryDirectory(prefix="distdl-") as folder:  # mode 0700

@@ -11,13 +11,11 @@ import contextlib
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-_READ_BYTES = 256 * 1024
-#: The maximum number of bytes of error output to store; earlier bytes are discarded.
-MAX_ERROR_BYTES = 8192
-
+#: The maximum number of bytes per read of an agent's output, and of error output to store; only its end is stored.
+_READ_BYTES, MAX_ERROR_BYTES = 256 * 1024, 8192
 
 _loop: asyncio.AbstractEventLoop | None = None
 _start_lock = threading.Lock()
@@ -45,7 +43,7 @@ os.register_at_fork(after_in_child=_reset_loop)
 
 
 async def read(fd: int) -> bytes:
-    """Return available bytes of a non-blocking descriptor, b"" at its end. Raises OSError."""
+    """Return available bytes of a non-blocking descriptor, or b"" at its end. Raises OSError."""
     loop_ = asyncio.get_running_loop()
     while True:
         await _wait_ready(fd, loop_.add_reader, loop_.remove_reader)
@@ -87,7 +85,7 @@ class Link(ABC):
 
     @property
     def code(self) -> int | None:
-        """The agent's exit code; None while it runs, or if a batch system handles it; 255 if it is unknown."""
+        """The agent's exit code (255: unknown), or None while it runs or if a batch system handles it."""
         return self._code
 
     async def open(self) -> None:
@@ -96,11 +94,11 @@ class Link(ABC):
 
     @abstractmethod
     async def read(self) -> bytes:
-        """Return the next output of the agent, b"" at the end."""
+        """Return the next output of the agent, or b"" at its end."""
 
     @abstractmethod
     async def write(self, content: bytes) -> None:
-        """Send all bytes. Raises OSError if the other side has disconnected."""
+        """Send all bytes. Raises OSError if the agent has disconnected."""
 
     @abstractmethod
     def close_input(self) -> None:
@@ -118,18 +116,17 @@ class Link(ABC):
         """Close all streams."""
         self.close_input()
 
-    def add_errors(self, errors: bytes) -> None:
+    def add_errors(self, content: bytes) -> None:
         """Append error output."""
-        self.error_tail = (self.error_tail + errors)[-MAX_ERROR_BYTES:]
-
-    async def collect_errors(self, read_errors: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
-        """Append error output from ``read_errors`` until it returns b""."""
-        with contextlib.suppress(OSError):
-            while content := await read_errors():
-                self.add_errors(content)
+        self.error_tail = (self.error_tail + content)[-MAX_ERROR_BYTES:]
 
     @property
     def last_line(self) -> str:
-        """The last line of error output with a leading ": "; "" without error output."""
-        lines = [line.strip() for line in self.error_tail.decode(errors="replace").splitlines() if line.strip()]
-        return f": {lines[-1][:300].rstrip('.')}" if lines else ""
+        """The last line of error output after ": ", or "" if there is none."""
+        return format_last_line(self.error_tail.decode(errors="replace"))
+
+
+def format_last_line(output: str) -> str:
+    """Return the last line of an output after ": ", or "" if the output is empty."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return f": {lines[-1][:300].rstrip('.')}" if lines else ""

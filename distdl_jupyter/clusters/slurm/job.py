@@ -141,7 +141,7 @@ class SlurmJob(threading.Thread):
         """Return an unstarted connection to the agent of a node. Raises LaunchFailed."""
         link = FolderLink(self.directory.run, node, partial(self.why_lost, node, host), takeover=takeover)
         # Earlier supervisors sent more than one byte per request and channel, so their numbers are at most ``sent``.
-        connection = Connection(Host(host, host), link, first=link.sent + 1)
+        connection = Connection(Host(host, host), link, first_number=link.sent_bytes + 1)
         number = self.state.number if self.state is not None else self.job
         connection.shell = f"srun --overlap --jobid={number} --nodelist={host}"
         return connection

@@ -178,7 +178,7 @@ class Stage:
             resources.callback(self.listener.close)
             try:
                 self._connection = resources.enter_context(self._start_driver(stage.name))
-                self._connection.sendall(json.dumps({**request, "back": self.listener.back}).encode() + b"\n")
+                self._connection.sendall(json.dumps({**request, "back": self.listener.connect_info}).encode() + b"\n")
             except OSError as error:
                 if options.session:
                     hint = "Start a Spark session in another notebook and submit the job there."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import functools
 import math
 import os
 import re
@@ -33,16 +32,14 @@ from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.spec import JobSpec
 
-#: Timeout in seconds for connecting to a host.
+#: ssh's timeout in seconds for connecting to a host.
 CONNECT_SECONDS = 10
 #: Timeouts in seconds of a check: for connecting (ssh's limit plus the time to start Python), and in total.
 _REACH_SECONDS, _CHECK_SECONDS = CONNECT_SECONDS + 5.0, 28.0
-_SWEEP_SECONDS = 10.0
-#: Timeout in seconds of a query of the hosts' states; a login can take several seconds.
-_STATE_SECONDS = 8.0
-#: Seconds after which a host is queried again: if it is up, and if it is down. Every query is a login, and a page
-#: that shows the list repeats it.
-QUERY_SECONDS, RETRY_SECONDS = 30.0, 60.0
+#: Timeouts in seconds for ending a job's processes, and for the hosts' states (a login can take several seconds).
+_SWEEP_SECONDS, _STATE_SECONDS = 10.0, 8.0
+#: Seconds after which a host is queried again. Every query is a login, and a page that shows the list repeats it.
+QUERY_SECONDS = 45.0
 #: Seconds before a host that refused a login is tried again; repeated failed logins often lock an account.
 _DENIED_SECONDS = 300.0
 #: The last known state of each host, with the monotonic time at which it expires.
@@ -93,34 +90,30 @@ class SshCluster(AgentCluster):
     def list_nodes(self, options: SshOptions, timeout: float = _STATE_SECONDS) -> list[NodeInfo]:
         """Return the hosts in the cluster's order with their last known state, within ``timeout`` seconds.
 
-        A state expires after some seconds; after a refused login much later, because failures may lock the account.
         Raises InvalidSpec.
         """
         hosts, started_at = hostlist.parse_hosts(options), time.monotonic()
         expired_hosts = {host.name: host for host in hosts if _states.get((host, options), (0.0,))[0] <= started_at}
-
-        def store(node: NodeInfo, seconds: float) -> None:
-            _states[expired_hosts[node.name], options] = time.monotonic() + seconds, node
-
         with connect_temporarily(list(expired_hosts.values()), options, timeout) as (connections, unreachable):
             responses = query_all([(connection, dict[str, Any]()) for connection in connections], "facts", timeout)
-        for trouble in (*unreachable, *(response for response in responses if isinstance(response, HostTrouble))):
-            is_denied = trouble.code == "unreachable-denied"
-            store(NodeInfo(trouble.host, "down", trouble.reason), _DENIED_SECONDS if is_denied else RETRY_SECONDS)
-        for connection, facts in zip(connections, responses, strict=True):
+        hosts_up = [connection.host for connection in connections]
+        for name, facts in [*zip(hosts_up, responses, strict=True), *((error.host, error) for error in unreachable)]:
+            lifetime = QUERY_SECONDS
             if isinstance(facts, HostTrouble):
-                continue
-            gpus, load = facts.get("gpus") or [], facts.get("load")
-            node = NodeInfo(
-                connection.host,
-                gpus=len(gpus),
-                gpu_name=str(gpus[0]["name"]) if gpus else "",
-                cores=int(facts.get("cores") or 0),
-                python=str((facts.get("python") or {}).get("version", "")),
-                load=None if load is None else round(load, 1),
-                ranks=facts.get("ranks"),
-            )
-            store(node, QUERY_SECONDS)
+                node = NodeInfo(name, "down", facts.reason)
+                lifetime = _DENIED_SECONDS if facts.code == "unreachable-denied" else QUERY_SECONDS
+            else:
+                gpus, load = facts.get("gpus") or [], facts.get("load")
+                node = NodeInfo(
+                    name,
+                    gpus=len(gpus),
+                    gpu_name=str(gpus[0]["name"]) if gpus else "",
+                    cores=int(facts.get("cores") or 0),
+                    python=str((facts.get("python") or {}).get("version", "")),
+                    load=None if load is None else round(load, 1),
+                    ranks=facts.get("ranks"),
+                )
+            _states[expired_hosts[name], options] = time.monotonic() + lifetime, node
         return [_states[host, options][1] for host in hosts]
 
     def run_checks(
@@ -139,7 +132,7 @@ class SshCluster(AgentCluster):
 
     def preview(self, spec: JobSpec, options: SshOptions) -> Placement:
         """Place ranks on the hosts in their order; interfaces and GPUs are unknown without a connection."""
-        hosts, _spare = hostlist.select_hosts(spec, options)
+        hosts, _spare_hosts = hostlist.select_hosts(spec, options)
         return Placement(build_rank_slots(spec, [host.name for host in hosts]), address="", ports=(), interface="")
 
     # start ------------------------------------------------------------------------------------
@@ -164,8 +157,9 @@ class SshCluster(AgentCluster):
             return []
         count = plural(len(hosts), "host")
         context.report("stage", f"connecting to {count}")
-        report = lambda done: context.report("stage", f"connected to {done} of {count}")  # noqa: E731
-        connections, unreachable = reach_all(hosts, options, spec.python, report=report)
+        connections, unreachable = reach_all(
+            hosts, options, spec.python, report=lambda done: context.report("stage", f"connected to {done} of {count}")
+        )
         self._connections += connections
         return unreachable
 
@@ -175,8 +169,8 @@ class SshCluster(AgentCluster):
             {"name": node.host, "target": node.connection.target.target, "folder": node.folder, "shared": node.shared}
             for node in self._nodes
         ]
-        options = {"ssh_config": job.options.ssh_config, "directory": job.options.directory}
-        handle = {"hosts": hosts, "python": job.options.python or job.spec.python, **options}
+        handle = {"hosts": hosts, "python": job.options.python or job.spec.python}
+        handle |= {"ssh_config": job.options.ssh_config, "directory": job.options.directory}
         return AgentNodes(job, placement, context, self._nodes, handle)
 
     # after the supervisor has ended -----------------------------------------------------------------
@@ -189,19 +183,14 @@ class SshCluster(AgentCluster):
         options = SshOptions(**{name: handle.get(name, "") for name in ("ssh_config", "python", "directory")})
         hosts = [Host(str(host["name"]), str(host["target"])) for host in handle.get("hosts") or []]
         with connect_temporarily(hosts, options, _REACH_SECONDS) as (connections, unreachable):
-            queries = [(connection, {"job": job_id, "base": options.directory}) for connection in connections]
-            responses = query_all(queries, "sweep", _SWEEP_SECONDS)
-        killed_hosts, failures = list[str](), list[HostTrouble](unreachable)
-        for connection, answer in zip(connections, responses, strict=True):
-            if isinstance(answer, HostTrouble):
-                failures.append(answer)
-            else:
-                killed_hosts += [connection.host] * int(answer["killed"])
-        if failures:
+            requests = [(connection, {"job": job_id, "base": options.directory}) for connection in connections]
+            responses = query_all(requests, "sweep", _SWEEP_SECONDS)
+        if failures := [*unreachable, *(response for response in responses if isinstance(response, HostTrouble))]:
             text = f"{listing([error.host for error in failures])} cannot be reached: {failures[0].reason}"
             hint = f"Ranks on these hosts stop on their own. {failures[0].remedy}".strip()
             raise LaunchFailed(text, code="hosts-unreachable", hint=hint)
-        return killed_hosts
+        answers = zip(connections, responses, strict=True)
+        return [item.host for item, answer in answers if isinstance(answer, dict) for _ in range(int(answer["killed"]))]
 
 
 # connections --------------------------------------------------------------------------------------
@@ -234,12 +223,18 @@ class SshLink(wire.Link):
 
     @property
     def code(self) -> int | None:
-        """The exit code of the process; None while it runs."""
+        """The exit code of the process, or None while it runs."""
         return self._process.poll()
 
     async def open(self) -> None:
         """Start collecting the error output of the process."""
-        self._errors = asyncio.create_task(self.collect_errors(functools.partial(wire.read, self._stderr_fd)))
+
+        async def collect_errors() -> None:
+            with contextlib.suppress(OSError):
+                while content := await wire.read(self._stderr_fd):
+                    self.add_errors(content)
+
+        self._errors = asyncio.create_task(collect_errors())
 
     async def read(self) -> bytes:
         """Return the next output of the process."""
@@ -275,12 +270,11 @@ class SshLink(wire.Link):
         await self.end(2.0)
         # A child of ssh may keep standard error open.
         await asyncio.wait([self._errors], timeout=_ERRORS_SECONDS)
-        code, last_line = self.code, self.last_line
-        if code == _SSH_FAILED and silent_seconds > _SILENCE_SECONDS:
+        if self.code != _SSH_FAILED:
+            return f"The agent on {self._name} exited with code {self.code}{self.last_line}."
+        if silent_seconds > _SILENCE_SECONDS:
             return f"No response from {self._name} for {silent_seconds:.0f} s."
-        if code == _SSH_FAILED:
-            return f"Lost the connection to {self._name}{last_line}."
-        return f"The agent on {self._name} exited with code {code}{last_line}."
+        return f"Lost the connection to {self._name}{self.last_line}."
 
 
 def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
@@ -298,7 +292,7 @@ def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
         remedy = "Install the OpenSSH client on this machine."
         raise ReachError(host.name, "ssh-missing", text, remedy) from None
     connection = Connection(host, link, stdin)
-    connection.shell = build_shell_command(host, options.ssh_config)
+    connection.shell = build_user_command(host, options.ssh_config)
     connection.start()
     connection.await_greeting(lambda output, code: explain(host, options.ssh_config, path, output, code))
     return connection
@@ -314,8 +308,8 @@ def reach_all(
 ) -> tuple[list[Connection], list[ReachError]]:
     """Start agents in parallel; return the connections and the errors of the other hosts, in their order.
 
-    A host that does not answer within ``seconds`` is unreachable; ssh has its own limit. ``report`` is called with
-    the number of completed hosts; an exception that it raises ends the wait. Late connections are closed.
+    A host that does not answer within ``seconds`` is unreachable. ``report`` is called with the number of completed
+    hosts; an exception that it raises ends the wait. Late connections are closed.
     """
     futures = {host: Future[Connection]() for host in hosts}
 
@@ -366,8 +360,6 @@ def connect_temporarily(
 # Only keys and key agents are used, never passwords, and host keys must be known. The program that starts the agent is
 # sent over standard input, so the command line reveals nothing about the job.
 
-#: Keep-alive interval in seconds, and count: ssh detects a dead connection after their product.
-_ALIVE_SECONDS, _ALIVE_COUNT = 3, 2
 _SETTINGS = {
     # Options that older versions of ssh do not support.
     "IgnoreUnknown": "StdinNull,SessionType,ForkAfterAuthentication",
@@ -378,8 +370,8 @@ _SETTINGS = {
     "KbdInteractiveAuthentication": "no",
     "ConnectTimeout": str(CONNECT_SECONDS),
     "ConnectionAttempts": "1",
-    "ServerAliveInterval": str(_ALIVE_SECONDS),
-    "ServerAliveCountMax": str(_ALIVE_COUNT),
+    "ServerAliveInterval": "3",  # seconds; ssh detects a dead connection after two intervals
+    "ServerAliveCountMax": "2",
     "ControlMaster": "no",
     "ControlPath": "none",
     "ForwardAgent": "no",
@@ -406,21 +398,17 @@ _START_COMMAND = (
 def build_agent_command(host: Host, ssh_config: str = "") -> list[str]:
     """Return the command that starts an agent on ``host``; its input is ``package.build_first_input``, then frames."""
     settings = [argument for name, value in _SETTINGS.items() for argument in ("-o", f"{name}={value}")]
-    return ["ssh", "-T", *_get_config_arguments(ssh_config), *settings, "--", host.target, _START_COMMAND]
+    return ["ssh", "-T", *(["-F", ssh_config] if ssh_config else []), *settings, "--", host.target, _START_COMMAND]
 
 
-def build_shell_command(host: Host, ssh_config: str, *command: str) -> str:
-    """Return the command line for a user: ``ssh -F lab.conf gpu1 nvidia-smi``."""
-    return shlex.join(["ssh", *_get_config_arguments(ssh_config), host.target, *command])
-
-
-def _get_config_arguments(ssh_config: str) -> list[str]:
-    return ["-F", ssh_config] if ssh_config else []
+def build_user_command(host: Host, ssh_config: str) -> str:
+    """Return the command with which a user connects to a host: ``ssh -F lab.conf gpu1``."""
+    return shlex.join(["ssh", *(["-F", ssh_config] if ssh_config else []), host.target])
 
 
 def explain(host: Host, ssh_config: str, python: str, output: str, code: int | None) -> ReachError:
     """Return the reason why no agent started, from the output of ssh, the login shell and Python."""
-    ssh = build_shell_command(host, ssh_config)
+    ssh = build_user_command(host, ssh_config)
     command = re.search(r"ssh-keygen -f \S+ -R \S+", output)
     values = {"ssh": ssh, "target": host.target, "python": python}
     values["forget"] = command[0] if command else f"ssh-keygen -R {host.name}"
@@ -428,9 +416,8 @@ def explain(host: Host, ssh_config: str, python: str, output: str, code: int | N
         if match := re.search(pattern, output, re.IGNORECASE | re.MULTILINE):
             groups = ["", *((group or "").strip().rstrip(".") for group in match.groups())]
             return ReachError(host.name, kind, message.format(*groups, **values), remedy.format(*groups, **values))
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    last_line = f": {lines[-1][:300].rstrip('.')}." if lines else ""
-    if code == 255 or code is None:
+    last_line = f"{text}." if (text := wire.format_last_line(output)) else ""
+    if code is None or code == _SSH_FAILED:
         message = f"ssh failed{last_line or ' without a message.'}"
         return ReachError(host.name, "ssh", message, f"Try the connection in a terminal: {ssh} true")
     message = f"The login shell exited with code {code}{last_line or ' and did not start the agent.'}"

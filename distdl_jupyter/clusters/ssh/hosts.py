@@ -16,13 +16,13 @@ from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import option
 from distdl_jupyter.core.spec import JobSpec
 
-#: A host in the user's notation: optional user, name or address, and an optional number of slots after a colon.
-_HOST = re.compile(
+#: A host: an optional user, the name or address, and an optional number of slots after a colon.
+_HOST_PATTERN = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_](?:[A-Za-z0-9_.+\\-]*[A-Za-z0-9_.+-])?)@)?"
-    r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<name>[^\W-][\w.%-]*))"
+    r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w]+)\]|(?P<name>[^\W-][\w.%-]*))"
     r"(?::(?P<slots>\d+))?"
 )
-_SLOTS = re.compile(r"\bslots\s*=\s*(\d+)")
+_SLOTS_PATTERN = re.compile(r"\bslots\s*=\s*(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,11 @@ def list_configured_hosts() -> list[str]:
 
 
 def _parse_host(text: str, field: str) -> Host:
-    match = _HOST.fullmatch(text)
+    match = _HOST_PATTERN.fullmatch(text)
     if match is None or match["slots"] == "0":
         hint = "Write gpu1, me@gpu1 or gpu1:4 (for 4 processes). User names have letters, digits and . _ + - only."
         raise InvalidSpec(f"{text!r} is not a valid host.", code="host-name-invalid", field=field, hint=hint)
-    name = match["six"] or match["name"]
+    name = match["ipv6"] or match["name"]
     target = f"{match['user']}@{name}" if match["user"] else name
     return Host(name, target, int(match["slots"] or 0))
 
@@ -108,7 +108,7 @@ def _read_hostfile(path: Path) -> list[Host]:
     hosts = []
     for line in text.splitlines():
         name, *rest = line.partition("#")[0].split(maxsplit=1) or [""]
-        slots = _SLOTS.search(rest[0]) if rest else None
+        slots = _SLOTS_PATTERN.search(rest[0]) if rest else None
         if name:
             host = _parse_host(name, "hostfile")
             hosts.append(replace(host, slots=int(slots[1])) if slots else host)

@@ -44,7 +44,7 @@ class Node:
 
     def connect(self, *, takeover=False):
         link = FolderLink(self.path, 0, lambda: self.lost, takeover=takeover)
-        found = Connection(Host("node-a", "node-a"), link, first=link.sent + 1)
+        found = Connection(Host("node-a", "node-a"), link, first_number=link.sent_bytes + 1)
         self.connections.append(found)
         return found
 

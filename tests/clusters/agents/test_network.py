@@ -45,13 +45,13 @@ def test_the_loopback_a_link_that_is_down_and_an_address_nobody_gave_out_are_no_
 
 def test_the_network_that_all_share_is_found_under_each_hosts_own_name():
     offer = offered(a=[LO, address("net0", "10.0.0.1")], b=[address("net1", "10.0.0.2"), LO])
-    common = checkup.choose_network(offer, reaching(offer, everything))
+    common = checkup.select_network(offer, reaching(offer, everything))
     assert common.network == "10.0.0.0/24"
     assert [(endpoint.interface, endpoint.address) for endpoint in common.endpoints] == [
         ("net0", "10.0.0.1"),
         ("net1", "10.0.0.2"),
     ]
-    assert common.endpoint("b").interface == "net1"
+    assert common.get_endpoint("b").interface == "net1"
     assert common.interface == ""
 
 
@@ -62,13 +62,13 @@ def test_two_networks_that_only_look_alike_do_not_win():
         b=[address("eth0", "192.168.0.2", speed=100_000), address("net1", "10.0.0.2", speed=1000)],
     )
     reached = reaching(offer, lambda _source, endpoint: endpoint.interface != "eth0")
-    assert checkup.choose_network(offer, reached).network == "10.0.0.0/24"
+    assert checkup.select_network(offer, reached).network == "10.0.0.0/24"
 
 
 def test_the_same_address_on_both_is_no_network_even_if_something_answers():
     offer = offered(a=[address("docker0", "172.17.0.1", 16)], b=[address("docker0", "172.17.0.1", 16)])
     reached = reaching(offer, everything)
-    assert checkup.choose_network(offer, reached) is None
+    assert checkup.select_network(offer, reached) is None
 
 
 def test_the_fastest_of_two_that_work_is_taken_by_its_slowest_host():
@@ -76,12 +76,12 @@ def test_the_fastest_of_two_that_work_is_taken_by_its_slowest_host():
         a=[address("eno1", "10.0.0.1", speed=1000), address("ib0", "10.1.0.1", speed=100_000)],
         b=[address("eno1", "10.0.0.2", speed=1000), address("ib0", "10.1.0.2", speed=40_000)],
     )
-    assert checkup.choose_network(offer, reaching(offer, everything)).network == "10.1.0.0/24"
+    assert checkup.select_network(offer, reaching(offer, everything)).network == "10.1.0.0/24"
     slow = offered(
         a=[address("eno1", "10.0.0.1", speed=1000), address("x", "10.1.0.1", speed=100_000)],
         b=[address("eno1", "10.0.0.2", speed=1000), address("x", "10.1.0.2", speed=10)],
     )
-    assert checkup.choose_network(slow, reaching(slow, everything)).network == "10.0.0.0/24"
+    assert checkup.select_network(slow, reaching(slow, everything)).network == "10.0.0.0/24"
 
 
 def test_a_private_network_comes_before_a_public_one_of_the_same_speed():
@@ -89,16 +89,16 @@ def test_a_private_network_comes_before_a_public_one_of_the_same_speed():
         a=[address("eth0", "8.8.8.1"), address("eth1", "10.0.0.1")],
         b=[address("eth0", "8.8.8.2"), address("eth1", "10.0.0.2")],
     )
-    assert checkup.choose_network(offer, reaching(offer, everything)).network == "10.0.0.0/24"
+    assert checkup.select_network(offer, reaching(offer, everything)).network == "10.0.0.0/24"
 
 
 def test_a_bridge_of_containers_is_taken_only_when_there_is_nothing_else():
     bridge = {"a": address("docker0", "172.17.0.1", 16, 10_000, virtual=True),
               "b": address("docker0", "172.17.0.2", 16, 10_000, virtual=True)}  # fmt: skip
     both = offered(a=[bridge["a"], address("eth0", "10.0.0.1")], b=[bridge["b"], address("eth0", "10.0.0.2")])
-    assert checkup.choose_network(both, reaching(both, everything)).network == "10.0.0.0/24"
+    assert checkup.select_network(both, reaching(both, everything)).network == "10.0.0.0/24"
     only = offered(a=[bridge["a"]], b=[bridge["b"]])
-    assert checkup.choose_network(only, reaching(only, everything)).network == "172.17.0.0/16"
+    assert checkup.select_network(only, reaching(only, everything)).network == "172.17.0.0/16"
 
 
 def test_hosts_in_different_subnets_meet_where_all_others_reach_them():
@@ -107,7 +107,7 @@ def test_hosts_in_different_subnets_meet_where_all_others_reach_them():
         b=[address("eth0", "192.168.8.1", speed=10_000), address("eth1", "10.2.0.1")],
         c=[address("eth1", "10.2.0.2")],
     )
-    common = checkup.choose_network(
+    common = checkup.select_network(
         offer, reaching(offer, lambda _source, endpoint: endpoint.address.startswith("10."))
     )
     assert common.network == "10.1.0.0/24,10.2.0.0/24"
@@ -116,7 +116,7 @@ def test_hosts_in_different_subnets_meet_where_all_others_reach_them():
 
 def test_what_was_not_tried_does_not_count_as_reached():
     offer = offered(a=[address("eth0", "10.0.0.1")], b=[address("eth0", "10.0.0.2")])
-    assert checkup.choose_network(offer, {("a", "10.0.0.2"): ""}) is None
+    assert checkup.select_network(offer, {("a", "10.0.0.2"): ""}) is None
 
 
 @pytest.mark.parametrize("wanted", ["10.0.0.0/24", "10.0.0.7/24", "10.0.0.0/8", "eth1"])
@@ -126,7 +126,7 @@ def test_a_network_that_the_user_names_is_the_only_one(wanted):
         a=[address("eth0", "192.168.0.1", speed=10_000), address("eth1", "10.0.0.1")],
         b=[address("eth0", "192.168.0.2", speed=10_000), address("eth1", "10.0.0.2")],
     )
-    assert checkup.choose_network(offer, reaching(offer, everything)).network == "10.0.0.0/24"
+    assert checkup.select_network(offer, reaching(offer, everything)).network == "10.0.0.0/24"
 
 
 @pytest.mark.parametrize("wanted", ["10.0.0.0/33", "ten/8", "fe80::/10"])
@@ -138,7 +138,7 @@ def test_what_is_no_network_is_refused_with_the_form_it_takes(wanted):
 
 def test_one_host_alone_meets_on_its_loopback():
     common = checkup.make_loopback_network({"a": [address("eth0", "10.0.0.1"), LO]})
-    assert (common.interface, common.endpoint("a").address) == ("lo", "127.0.0.1")
+    assert (common.interface, common.get_endpoint("a").address) == ("lo", "127.0.0.1")
 
 
 class Agent(AgentConnection):
@@ -169,7 +169,7 @@ def test_several_agents_on_one_machine_share_its_address(machines, network):
     result = checkup.check_hosts(agents, [], options, can_share_host=True)
     assert (result.network.network, len(result.network.endpoints)) == (network, len(machines))
     for agent, machine in zip(agents, machines, strict=True):
-        assert result.network.endpoint(agent.host).address in (machine, "127.0.0.1")
+        assert result.network.get_endpoint(agent.host).address in (machine, "127.0.0.1")
 
 
 # what is said of it --------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_several_agents_on_one_machine_share_its_address(machines, network):
 
 def rows(offer, works, wanted=""):
     reached = reaching(offer, works)
-    return check_network(offer, reached, checkup.choose_network(offer, reached), wanted)
+    return check_network(offer, reached, checkup.select_network(offer, reached), wanted)
 
 
 THREE = {"a": [address("net0", "10.0.0.1")], "b": [address("net1", "10.0.0.2")], "c": [address("net2", "10.0.0.3")]}

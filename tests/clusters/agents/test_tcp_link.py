@@ -30,14 +30,14 @@ def connect(port, certificate=""):
     """Connect as an agent does."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.load_verify_locations(cadata=certificate or port.back["certificate"])
-    with socket.create_connection((port.back["host"], port.back["port"]), timeout=30) as plain:
+    context.load_verify_locations(cadata=certificate or port.connect_info["certificate"])
+    with socket.create_connection((port.connect_info["host"], port.connect_info["port"]), timeout=30) as plain:
         return context.wrap_socket(plain)  # takes the descriptor over
 
 
 def hello(port, **fields):
     """Return the line that an agent sends first, with ``fields``."""
-    line = {"secret": port.back["secret"], "number": 0, "attempt": 0, "hostname": "a", "address": "127.0.0.1"}
+    line = {"secret": port.connect_info["secret"], "number": 0, "attempt": 0, "hostname": "a", "address": "127.0.0.1"}
     return json.dumps(line | fields).encode() + b"\n"
 
 
@@ -46,7 +46,7 @@ def connect_silently(port, count):
     code = (
         "import socket, time; opened = []\n"
         f"for _ in range({count}): opened.append(socket.socket()); opened[-1].setblocking(False); "
-        f"opened[-1].connect_ex({(port.back['host'], port.back['port'])!r})\n"
+        f"opened[-1].connect_ex({(port.connect_info['host'], port.connect_info['port'])!r})\n"
         "print('open', flush=True); time.sleep(60)"
     )
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
@@ -83,7 +83,10 @@ def test_all_nodes_of_a_large_job_connect_at_the_same_time(port):
 
 def test_a_connection_without_a_handshake_or_a_line_is_closed_after_some_seconds(port, monkeypatch):
     monkeypatch.setattr(tcp_link, "_HELLO_SECONDS", 0.5)
-    with socket.create_connection((port.back["host"], port.back["port"])) as plain, connect(port) as stream:
+    with (
+        socket.create_connection((port.connect_info["host"], port.connect_info["port"])) as plain,
+        connect(port) as stream,
+    ):
         for connection in (plain, stream):
             connection.settimeout(5)
             with contextlib.suppress(ConnectionError, ssl.SSLError):
@@ -134,9 +137,9 @@ def test_each_node_connects_once(port):
 def test_each_port_has_its_own_certificate_and_secret(port):
     other = AgentListener("127.0.0.1", "{} is gone.".format)
     try:
-        assert other.back["secret"] != port.back["secret"]
+        assert other.connect_info["secret"] != port.connect_info["secret"]
         with pytest.raises(ssl.SSLCertVerificationError):
-            connect(other, port.back["certificate"])
+            connect(other, port.connect_info["certificate"])
     finally:
         other.close()
 
@@ -146,7 +149,7 @@ def test_a_closed_port_refuses(port):
 
     def is_refused():
         try:
-            socket.create_connection((port.back["host"], port.back["port"]), timeout=5).close()
+            socket.create_connection((port.connect_info["host"], port.connect_info["port"]), timeout=5).close()
         except OSError:
             return True
         return False

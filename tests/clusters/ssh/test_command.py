@@ -23,6 +23,10 @@ def test_the_command_line_is_the_same_for_every_job_and_asks_for_nothing():
     assert argv[-3:-1] == ["--", "me@gpu1"]
 
 
+def first_lines(python, program):
+    return f"{python}\n{program.encode().hex()}\n".encode()
+
+
 def test_what_the_login_shell_reads_means_the_same_to_every_shell():
     words = cluster.build_agent_command(GPU1)[-1]
     assert words.count("'") == 2
@@ -36,7 +40,7 @@ def test_python_begins_whatever_the_login_shell_is(shell, tmp_path):
     strange.symlink_to(sys.executable)
     try:
         program = "import os\nprint('begun', os.read(0, 5))"
-        done = log_in(package.build_first_lines(str(strange), program) + b"after", shell)
+        done = log_in(first_lines(str(strange), program) + b"after", shell)
     except FileNotFoundError:
         pytest.skip(f"{shell} is not installed")
     assert done.stdout == b"begun b'after'\n", done.stderr
@@ -45,7 +49,7 @@ def test_python_begins_whatever_the_login_shell_is(shell, tmp_path):
 def test_a_path_below_the_home_is_found_there(tmp_path):
     (tmp_path / "py").symlink_to(sys.executable)
     environment = {"HOME": str(tmp_path), "PATH": "/bin:/usr/bin"}
-    done = log_in(package.build_first_lines("~/py", "print('begun')"), env=environment)
+    done = log_in(first_lines("~/py", "print('begun')"), env=environment)
     assert done.stdout == b"begun\n", done.stderr
 
 

@@ -55,7 +55,8 @@ def test_a_silent_host_delays_the_others_by_the_timeout_only(hosts_of):
 
 
 @needs_hosts
-def test_the_reason_is_told_and_a_check_after_the_remedy_tries_again_at_once(hosts_of):
+def test_the_reason_is_told_and_a_check_after_the_remedy_tries_again_at_once(hosts_of, monkeypatch):
+    monkeypatch.setattr(cluster, "QUERY_SECONDS", 60.0)
     lab = hosts_of(1)
     lab.forget_host_key("node-a")
     options = options_of(lab)
@@ -70,7 +71,7 @@ def test_the_reason_is_told_and_a_check_after_the_remedy_tries_again_at_once(hos
 
 @pytest.mark.parametrize(("kind", "asked"), [("denied", 1), ("timeout", 2)])
 def test_a_host_that_refused_a_login_is_not_tried_again_soon(monkeypatch, kind, asked):
-    monkeypatch.setattr(cluster, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(cluster, "QUERY_SECONDS", 0.0)
     reach = Mock(side_effect=ReachError("a", kind, "It is not reachable."), __name__="reach")
     monkeypatch.setattr(cluster, "reach", reach)
     for _ in range(2):
