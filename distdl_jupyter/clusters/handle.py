@@ -98,9 +98,9 @@ class ClusterHandle(table.Display):
             return NodeTable(cluster.list_nodes(options))
 
     def check(self, distributed_backend: str | None = None) -> CheckTable:
-        """Check for up to 30 seconds whether jobs, and a backend's requirements, can run on every node.
+        """Check on every node whether jobs can run there, for up to 30 seconds.
 
-        Raises InvalidSpec for an unknown backend.
+        With ``distributed_backend``, also check its requirements. Raises InvalidSpec for an unknown backend.
         """
         needs = status.get_needs(distributed_backend) if distributed_backend else None
         with explain_interrupt(lambda: f"Interrupted while checking {self.name}. Nothing was changed."):
@@ -233,7 +233,7 @@ def list_choices(kind: str, option: str, options: Mapping[str, Any]) -> list[Opt
 
 
 def list_active_jobs(name: str) -> list[JobFolder]:
-    """Return the jobs on a cluster that have no summary and, as it is written later, no end in their last events."""
+    """Return the jobs on a cluster that have neither a summary nor, shortly before it, an end in their last events."""
     active_jobs = []
     for folder in JobStore().list_folders():
         with contextlib.suppress(DistDLError):  # skip jobs that cannot be read

@@ -39,7 +39,7 @@ _REACH_SECONDS, _CHECK_SECONDS = CONNECT_SECONDS + 5.0, 28.0
 #: Timeouts in seconds for ending a job's processes, and for the hosts' states (a login can take several seconds).
 _SWEEP_SECONDS, _STATE_SECONDS = 10.0, 8.0
 #: Seconds after which a host is queried again. Every query is a login, and a page that shows the list repeats it.
-QUERY_SECONDS = 45.0
+QUERY_SECONDS = 30.0
 #: Seconds before a host that refused a login is tried again; repeated failed logins often lock an account.
 _DENIED_SECONDS = 300.0
 #: The last known state of each host, with the monotonic time at which it expires.
@@ -96,22 +96,22 @@ class SshCluster(AgentCluster):
         expired_hosts = {host.name: host for host in hosts if _states.get((host, options), (0.0,))[0] <= started_at}
         with connect_temporarily(list(expired_hosts.values()), options, timeout) as (connections, unreachable):
             responses = query_all([(connection, dict[str, Any]()) for connection in connections], "facts", timeout)
-        hosts_up = [connection.host for connection in connections]
-        for name, facts in [*zip(hosts_up, responses, strict=True), *((error.host, error) for error in unreachable)]:
+        answers = dict(zip((connection.host for connection in connections), responses, strict=True))
+        for name, answer in (answers | {error.host: error for error in unreachable}).items():
             lifetime = QUERY_SECONDS
-            if isinstance(facts, HostTrouble):
-                node = NodeInfo(name, "down", facts.reason)
-                lifetime = _DENIED_SECONDS if facts.code == "unreachable-denied" else QUERY_SECONDS
+            if isinstance(answer, HostTrouble):
+                node = NodeInfo(name, "down", answer.reason)
+                lifetime = _DENIED_SECONDS if answer.code == "unreachable-denied" else QUERY_SECONDS
             else:
-                gpus, load = facts.get("gpus") or [], facts.get("load")
+                gpus, load = answer.get("gpus") or [], answer.get("load")
                 node = NodeInfo(
                     name,
                     gpus=len(gpus),
                     gpu_name=str(gpus[0]["name"]) if gpus else "",
-                    cores=int(facts.get("cores") or 0),
-                    python=str((facts.get("python") or {}).get("version", "")),
+                    cores=int(answer.get("cores") or 0),
+                    python=str((answer.get("python") or {}).get("version", "")),
                     load=None if load is None else round(load, 1),
-                    ranks=facts.get("ranks"),
+                    ranks=answer.get("ranks"),
                 )
             _states[expired_hosts[name], options] = time.monotonic() + lifetime, node
         return [_states[host, options][1] for host in hosts]
