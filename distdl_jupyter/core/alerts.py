@@ -92,6 +92,14 @@ class AlertWatch:
             suffix = f" {metric.name} is {number(metric.mean)} at step {number(metric.step)}." if metric else ""
             yield Alert("end", f"The job {'was canceled' if view.state is State.CANCELED else 'completed'}.{suffix}")
 
+    def skip(self, event: Event) -> None:
+        """Do not repeat the alert of an event that an earlier supervisor wrote."""
+        text = str(event.get("text", ""))
+        if event.get("code") == f"{CODE_PREFIX}rule":
+            self._pending_rules = [pending for pending in self._pending_rules if not text.startswith(f"{pending}:")]
+        elif event.get("code") == f"{CODE_PREFIX}nan":
+            self._nan_metrics.add(text.partition(" is ")[0])
+
     def _check_metrics(self, event: Event, view: JobView) -> Iterator[Alert]:
         for name, value in event["values"].items():
             if not math.isfinite(float(value)) and name not in self._nan_metrics:

@@ -129,6 +129,7 @@ class EventRecorder:
     def fold(self, event: Event) -> None:
         """Fold an existing event or log line, written by the submitter or an earlier supervisor."""
         self._apply(event)
+        self._alerts.skip(event)
         if event["type"] == "rank" and event.get("pid") is not None:
             self.connected.add(event["rank"])
         if event["type"] == "log" and "at" in event:

@@ -74,3 +74,12 @@ def test_a_stall_and_the_end_are_told():
 )  # fmt: skip
 def test_other_ends(state, reason, alert):
     assert told([{"type": "state", "state": state, "reason": reason}]) == [alert]
+
+
+def test_a_second_supervisor_repeats_nothing():
+    watch, view = AlertWatch(["acc > 0.9"]), JobView.from_spec(SPEC)
+    watch.skip({"type": "note", "code": "alert-rule", "text": "acc > 0.9: mean acc is 0.945 at step 3."})
+    watch.skip({"type": "note", "code": "alert-nan", "text": "loss is nan on rank 1 at step 7."})
+    event = {"v": 1, "t": 2.0, **metric(0, 9, acc=1.0, loss=float("nan"))}
+    view.apply(event)
+    assert list(watch.check(event, view)) == []
