@@ -41,7 +41,7 @@ from distdl_jupyter.views.wire import to_json
 from distdl_jupyter.widgets.launch import LaunchPanel
 
 shown = [value for value in globals().values() if isinstance(value, LaunchPanel)]
-print(json.dumps({launcher.model_id: to_json(launcher.form.state()) for launcher in shown}))
+print(json.dumps({launcher.model_id: to_json(launcher.form.compute_state()) for launcher in shown}))
 """
 
 

@@ -30,7 +30,7 @@ from distdl_jupyter.core import collectives, failure, files, limits, registry
 from distdl_jupyter.core.options import DEFAULTS, OPTIONS, list_flags
 from distdl_jupyter.magic import load
 from distdl_jupyter.server.app import DistDLApp
-from distdl_jupyter.server.handler import HINTS, STATUSES, to_api_error
+from distdl_jupyter.server.handler import HINTS, STATUS_CODES, to_api_error
 from distdl_jupyter.supervisor import postmortem
 from distdl_jupyter.worker import hints as rules
 
@@ -286,7 +286,7 @@ def http() -> str:
         "authenticated and authorized by the Jupyter server. The complete description is in "
         "{download}`openapi.json`; `python -m distdl_jupyter.api.openapi` prints it, too. Every error has the body "
         "`ApiError`, and the status of its class: "
-        + ", ".join(f"`{kind.__name__}` {status}" for kind, status in STATUSES.items())
+        + ", ".join(f"`{kind.__name__}` {status}" for kind, status in STATUS_CODES.items())
         + ". Other errors are 403 (no permission), 404 (unknown address), 413 (body too large), 426 (no WebSocket).",
     ]
     for path, methods in openapi.create_document()["paths"].items():

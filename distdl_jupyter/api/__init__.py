@@ -1,18 +1,18 @@
-"""Every call of the HTTP API as one typed function; ``calls`` is their table (see ``api.call``)."""
+"""The HTTP API: each endpoint is one typed function (see ``api.endpoint``)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from distdl_jupyter.api.call import ApiCall
+    from distdl_jupyter.api.endpoint import Endpoint
 
-#: The prefix of all addresses.
+#: The prefix of all paths.
 BASE_PATH = "/distdl/api"
 
 
-def list_calls() -> list[ApiCall]:
-    """Return all calls. They are imported here so that the extension does not delay the start of the server."""
-    from distdl_jupyter.api import azure, call, clusters, jobs, source  # noqa: F401 - each adds its calls
+def list_endpoints() -> list[Endpoint]:
+    """Return all endpoints. They are imported here so that the extension does not delay the start of the server."""
+    from distdl_jupyter.api import azure, clusters, endpoint, jobs, source  # noqa: F401 - they register endpoints
 
-    return call.CALLS
+    return endpoint.ENDPOINTS

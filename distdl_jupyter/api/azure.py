@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from distdl_jupyter.api.call import delete, get, patch, post
+from distdl_jupyter.api.endpoint import delete, get, patch, post
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.azure.settings import CredentialKind
 from distdl_jupyter.core.azure import AzureSubscription
@@ -16,8 +16,8 @@ class AzureChange(PageRequest, frozen=True, kw_only=True):
     """Settings to change; null leaves a setting unchanged, "" restores its default.
 
     ``credential`` is the sign-in method, ``tenant_id`` the tenant (directory) to sign in to, ``client_id`` the id of an
-    app registration or of a user-assigned managed identity, ``subscription_id`` the subscription to offer first,
-    ``cloud`` AzureCloud, AzureUSGovernment or AzureChinaCloud. ``token_cache`` selects where the sign-in is stored:
+    app registration or of a user-assigned managed identity, ``subscription_id`` the default subscription,
+    ``cloud`` is AzureCloud, AzureUSGovernment or AzureChinaCloud. ``token_cache`` selects where the sign-in is stored:
     "" (the keyring, otherwise a file of this user) or "keyring" (never a file).
     """
 
@@ -41,7 +41,7 @@ def get_status() -> AzureSignIn:
 
 @patch("/azure", slow=True)
 def change(body: AzureChange) -> AzureSignIn:
-    """Change the settings of the sign-in."""
+    """Change the sign-in settings."""
     settings.change(**_get_changes(body))
     return make_sign_in_view()
 
@@ -54,7 +54,7 @@ def sign_in(body: AzureChange) -> AzureSignIn:
 
 @delete("/azure/sign-in", slow=True)
 def cancel_sign_in() -> AzureSignIn:
-    """Stop waiting for a code or a browser."""
+    """Cancel a sign-in that waits for a code or a browser."""
     return make_sign_in_view(identity.cancel())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from distdl_jupyter.api.call import ServerContext, delete, get, post
+from distdl_jupyter.api.endpoint import ServerContext, delete, get, post
 from distdl_jupyter.clusters import cluster_configs, handle
 from distdl_jupyter.clusters.base import NodeCheck, OptionValue
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
@@ -20,8 +20,8 @@ from distdl_jupyter.live.clusters import ClusterRow, list_active_jobs, read_clus
 
 @get("/clusters")
 async def list_clusters(context: ServerContext) -> tuple[ClusterRow, ...]:
-    """List the clusters with their nodes."""
-    return await read_clusters(context.run, context.listing, context.clusters)
+    """List all clusters with their nodes."""
+    return await read_clusters(context.run, context.job_index, context.cluster_status)
 
 
 @post("/clusters", status=201)
@@ -37,25 +37,25 @@ async def show(context: ServerContext, name: str) -> ClusterRow:
 
 
 async def _read_row(context: ServerContext, config: ClusterConfig) -> ClusterRow:
-    (row,) = await read_clusters(context.run, context.listing, context.clusters, [config])
+    (row,) = await read_clusters(context.run, context.job_index, context.cluster_status, [config])
     return row
 
 
 @delete("/clusters/{name}", status=204)
 def remove(context: ServerContext, name: str) -> None:
     """Remove a cluster on which no job is running."""
-    cluster_configs.remove(name, list_active_jobs(name, context.listing.read_all()))
+    cluster_configs.remove(name, list_active_jobs(name, context.job_index.read_all()))
 
 
 @post("/clusters/{name}/check", action="execute")
 async def check(context: ServerContext, name: str) -> list[NodeCheck]:
     """Check every node for problems that would prevent a job; this can take 30 s."""
     config = await context.run(cluster_configs.get, name)
-    return merge_hosts(await context.clusters.run_checks(config, None))
+    return merge_hosts(await context.cluster_status.run_checks(config, None))
 
 
 @post("/choices", action="execute", slow=True)
-def choices(*, kind: str, option: str, options: dict[str, Any] | None = None) -> list[OptionValue]:
+def list_choices(*, kind: str, option: str, options: dict[str, Any] | None = None) -> list[OptionValue]:
     """List the known values of one option of a cluster type, given its other options; this can take seconds."""
     return handle.list_choices(kind, option, options or {})
 
@@ -64,8 +64,8 @@ def choices(*, kind: str, option: str, options: dict[str, Any] | None = None) ->
 class Plugin:
     """One backend or cluster type; ``options`` is the JSON schema of its options.
 
-    The values of a property with ``x-asked`` can be listed (``POST choices``). ``problem`` is the reason why the
-    plug-in cannot be used here, "" if it can, ``remedy`` is the fix, and ``code`` the stable name of the problem.
+    The values of a property with ``x-asked`` can be listed (``POST /choices``). ``problem`` is the reason why the
+    plug-in cannot be used here, or "" if it can; ``remedy`` is the fix, and ``code`` the stable name of the problem.
     """
 
     kind: registry.Kind
@@ -85,7 +85,7 @@ def list_plugins() -> list[Plugin]:
 
 
 def _describe(kind: registry.Kind, name: str) -> Plugin:
-    """Return one plug-in with its options; an error becomes its problem."""
+    """Return one plug-in with its options; if that fails, the error is its ``problem``."""
     try:
         plugin = registry.get(kind, name)
         # A cluster with required options cannot be checked without them.

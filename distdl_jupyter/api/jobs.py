@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
-from distdl_jupyter.api.call import Download, ServerContext, delete, get, post
+from distdl_jupyter.api.endpoint import Download, ServerContext, delete, get, post
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import clock, printable
 from distdl_jupyter.core.logfile import LogLine
@@ -38,15 +38,17 @@ from distdl_jupyter.views.sweep import SweepPanel
 if TYPE_CHECKING:
     from distdl_jupyter.studies.sweeps import Sweep
 
-#: Maximum number of jobs in one comparison: more curves in a figure cannot be distinguished.
+#: Maximum number of jobs in one comparison, because more curves in a figure cannot be distinguished.
 MAX_COMPARED_JOBS = 12
-#: Bytes of a file and lines of a log that are read at once.
-_CHUNK_BYTES, _CHUNK_LINES = 1 << 20, 1000
+#: Number of bytes of a file that are read at once.
+_CHUNK_BYTES = 1 << 20
+#: Number of log lines that are formatted at once.
+_CHUNK_LINES = 1000
 StateFilter = Literal[
     "", "active", "queued", "preparing", "starting", "running", "canceling", "completed", "failed", "canceled", "lost"
 ]
 #: Selects one of the saved stack traces or profiles of a job.
-Number = Annotated[int, Meta(ge=0, description="number in the job's card; without it, the newest")]
+RecordNumber = Annotated[int, Meta(ge=0, description="number in the job's card (default: the newest)")]
 
 
 @get("/jobs")
@@ -54,8 +56,8 @@ def list_jobs(
     context: ServerContext, *, state: StateFilter = "", limit: Annotated[int, Meta(ge=1, le=100_000)] = 200
 ) -> list[JobRow]:
     """List the jobs in a state, newest first."""
-    states = [kind for kind in State if state in ("", kind.value) or (state == "active" and not kind.ended)]
-    return [entry.row for entry in context.listing.read_all() if entry.row.state in states][:limit]
+    states = [item for item in State if state in ("", item.value) or (state == "active" and not item.ended)]
+    return [entry.row for entry in context.job_index.read_all() if entry.row.state in states][:limit]
 
 
 def read_row(job: client.Job) -> JobRow:
@@ -66,10 +68,9 @@ def read_row(job: client.Job) -> JobRow:
 @get("/jobs/{id}")
 def show(reader: PageReader) -> JobDetail:
     """Return everything about a job that is not streamed."""
-    environment, is_saved = reader.folder.read_environment(), reader.has_checkpoints
-    return job_page.make_detail(
-        reader.view, reader.spec, time.time(), environment=environment, has_checkpoints=is_saved
-    )
+    view, spec, environment = reader.view, reader.spec, reader.folder.read_environment()
+    has_checkpoints = reader.has_checkpoints
+    return job_page.make_detail(view, spec, time.time(), environment=environment, has_checkpoints=has_checkpoints)
 
 
 @delete("/jobs/{id}", status=204)
@@ -80,7 +81,7 @@ def remove(id_: str) -> None:
 
 @post("/jobs/{id}/cancel", status=202)
 def cancel(id_: str, *, now: bool = False) -> None:
-    """Stop a job: INT, TERM, KILL with a grace period in between; with ``now``, KILL immediately."""
+    """Stop a job: send INT, TERM and KILL, with a grace period in between; with ``now``, send KILL immediately."""
     client.attach(id_).cancel(now=now)
 
 
@@ -92,7 +93,7 @@ def prioritize(id_: str, *, priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=M
 
 @post("/jobs/{id}/move", status=201, action="execute", slow=True)
 def move(id_: str, *, compute_target: str) -> JobRow:
-    """Move a queued job to another cluster; it leaves its queue first, so it never runs twice."""
+    """Move a queued job to another cluster. It is removed from its queue first, so it never runs twice."""
     return read_row(client.attach(id_).move(compute_target))
 
 
@@ -122,18 +123,18 @@ def fork(id_: str, *, path: str = "") -> JobRow:
 
 @get("/jobs/{id}/environment")
 def show_environment(id_: str) -> JobEnvironment:
-    """Return Python and packages of rank 0, and the git state of the code with its uncommitted changes."""
+    """Return the Python version and packages of rank 0, and the git state of the code with uncommitted changes."""
     return client.attach(id_).environment()
 
 
 @get("/jobs/{id}/resources")
 def show_resources(reader: PageReader) -> Resources:
-    """Return the newest resource usage of each rank and machine, current warnings, and curves."""
+    """Return the newest resource usage of each rank and machine, the current warnings, and curves."""
     return resources_view.make_resources(reader.resources, running=reader.view.state is State.RUNNING)
 
 
 @get("/jobs/{id}/stacks")
-def show_stacks(id_: str, *, number: Number | None = None) -> JobStacks:
+def show_stacks(id_: str, *, number: RecordNumber | None = None) -> JobStacks:
     """Return saved stack traces, by default the newest."""
     return stacks_view.make_job_stacks(client.attach(id_).stacks(recorded=True, number=number))
 
@@ -145,7 +146,7 @@ def capture_stacks(id_: str) -> None:
 
 
 @get("/jobs/{id}/profile")
-def show_profile(id_: str, *, number: Number | None = None) -> JobProfile:
+def show_profile(id_: str, *, number: RecordNumber | None = None) -> JobProfile:
     """Return a saved profile, by default the newest: the operators that take the most time, for each rank."""
     return make_job_profile(client.attach(id_).profile(recorded=True, number=number))
 
@@ -163,13 +164,13 @@ def record_profile(
 
 @get("/jobs/{id}/time")
 def show_step_times(id_: str, *, last: Annotated[int, Meta(ge=0, le=1000)] = 0) -> JobTime:
-    """Return mean step times of the ranks in parts, the rank that delays the others, and the ``last`` steps of each."""
+    """Return the mean step time of each rank, split into parts, the rank that delays the others, and the last steps."""
     return make_job_time(client.attach(id_).time(), last)
 
 
 @get("/jobs/{id}/tracking")
 def list_trackers(id_: str) -> list[TrackerRecord]:
-    """Return the progress of each experiment tracker of a job, and the address of its run."""
+    """Return the progress of each experiment tracker of a job, and the URL of its run."""
     return client.attach(id_).tracking()
 
 
@@ -193,7 +194,7 @@ def start_check(id_: str) -> JobRow:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """The result of a job; ``ok`` is None while it is active. ``values`` are short forms of the ranks' values."""
+    """The result of a job; ``ok`` is None while it is active. ``values`` are the ranks' values in short form."""
 
     state: State
     ok: bool | None
@@ -214,7 +215,7 @@ def show_result(reader: PageReader) -> JobResult:
 def show_metrics(
     reader: PageReader,
     *,
-    name: Annotated[str, Meta(description="a metric; without it, all metrics")] = "",
+    name: Annotated[str, Meta(description="a metric (default: all metrics)")] = "",
     points: Annotated[int, Meta(ge=3, le=1000, description="maximum number of points per rank")] = 1000,
 ) -> dict[str, list[RankCurve]]:
     """Return the series of each rank by metric, reduced to a number of points; short series are exact."""
@@ -226,14 +227,14 @@ def show_log(
     reader: PageReader,
     *,
     first: Annotated[int, Meta(ge=0, description="number of the first row")] = 0,
-    before: Annotated[int, Meta(ge=0, description="number of the row after the last one")] | None = None,
+    before: Annotated[int, Meta(ge=0, description="only rows before the row with this number")] | None = None,
     limit: Annotated[int, Meta(ge=1, le=10_000, description="maximum number of rows")] = 1000,
     rank: Annotated[int, Meta(ge=0, description="only rows of this rank")] | None = None,
-    format: Literal["json", "text"] = "json",  # noqa: A002  its name in the address
+    format: Literal["json", "text"] = "json",  # noqa: A002 - the name of the query parameter
 ) -> LogChanges | Download:
-    """Return rows of the log, or all of it as a file (``format=text``).
+    """Return rows of the log, or the whole log as a file (``format=text``).
 
-    The rows are the newest ``limit`` rows from ``first`` on and below ``before``.
+    The rows are the last ``limit`` rows between ``first`` (inclusive) and ``before`` (exclusive).
     """
     if format == "text":
         name = f"{reader.folder.id}{'' if rank is None else f'-rank-{rank}'}.log"
@@ -249,7 +250,7 @@ def show_log(
 
 
 def _format_log(lines: Iterator[LogLine], *, with_rank: bool) -> Generator[bytes, None, None]:
-    """Yield lines of the log with their time and rank, in chunks of many lines."""
+    """Yield the lines of a log with their time and rank, many lines at once."""
 
     def format_line(line: LogLine) -> str:
         rank = ("" if line.rank is None else f"[{line.rank}]").rjust(4) + " " if with_rank else ""
@@ -261,23 +262,22 @@ def _format_log(lines: Iterator[LogLine], *, with_rank: bool) -> Generator[bytes
 
 @get("/jobs/{id}/outputs")
 def list_outputs(id_: str) -> list[OutputFile]:
-    """List the files in the job's outputs, in order of their paths."""
+    """List the files in the job's output folder, sorted by path."""
     return results.list_output_files(client.attach(id_).folder.outputs)
 
 
 @get("/jobs/{id}/outputs/{path}")
 def download_output(id_: str, path: str) -> Download:
-    """Download one file."""
+    """Download one file from the job's output folder."""
     file = results.find_output_file(client.attach(id_).folder.outputs, path)
     if file is None:
-        raise JobNotFound(
-            f"Job {id_} has no such output file.", code="output-unknown", hint="Reload the list of outputs."
-        )
+        message = f"Job {id_} has no such output file."
+        raise JobNotFound(message, code="output-unknown", hint="Reload the list of outputs.")
     return _create_download(file, Path(path).name)
 
 
 def _create_download(path: Path, name: str) -> Download:
-    """Return a file as a download; a growing file is sent up to its current size."""
+    """Return a download of a file; a file that is still growing is sent up to its current size."""
     size = path.stat().st_size
 
     def read_chunks() -> Generator[bytes, None, None]:
@@ -292,12 +292,11 @@ def _create_download(path: Path, name: str) -> Download:
 
 @get("/jobs/{id}/profile/{number}/trace")
 def download_trace(id_: str, number: str, *, rank: Annotated[int, Meta(ge=0)] = 0) -> Download:
-    """Download the Chrome trace of one rank, gzipped JSON that https://ui.perfetto.dev opens."""
+    """Download the Chrome trace of one rank: gzipped JSON that https://ui.perfetto.dev can open."""
     path = client.attach(id_).profile(recorded=True, number=int(number)).traces.get(rank)
     if path is None:
-        raise JobNotFound(
-            f"Job {id_} has no such trace.", code="trace-unknown", hint="The job's card lists its profiles by number."
-        )
+        hint = "The job's card lists its profiles by number."
+        raise JobNotFound(f"Job {id_} has no such trace.", code="trace-unknown", hint=hint)
     return _create_download(path, f"{id_}-profile-{number}-rank-{rank}.json.gz")
 
 
@@ -306,19 +305,16 @@ def show_picture(id_: str, number: str) -> Download:
     """Return a picture by its number, as PNG or JPEG."""
     content = client.attach(id_).folder.read_picture(int(number))
     if content is None:
-        raise JobNotFound(
-            f"Job {id_} has no such image.", code="picture-unknown", hint="The job's card lists its images by number."
-        )
+        hint = "The job's card lists its images by number."
+        raise JobNotFound(f"Job {id_} has no such image.", code="picture-unknown", hint=hint)
     data, picture_format = content
-    pieces = (piece for piece in (data,))
-    return Download(
-        pieces, f"image/{picture_format}", size=len(data), cache_control="private, max-age=86400, immutable"
-    )
+    chunks, cache_control = (chunk for chunk in (data,)), "private, max-age=86400, immutable"
+    return Download(chunks, f"image/{picture_format}", size=len(data), cache_control=cache_control)
 
 
 @get("/queue")
 def show_queue() -> job_queue.Queue:
-    """Return the jobs that hold resources of this machine, and the queued jobs in order."""
+    """Return the jobs that hold resources of this machine, and the queued jobs in their order."""
     return job_queue.queue()
 
 
@@ -337,13 +333,12 @@ class JobComparison:
 def compare_jobs(
     *,
     ids: Annotated[tuple[str, ...], Meta(description="ids of jobs, separated by commas")] = (),
-    metric: Annotated[str, Meta(description="the metric to plot; without it, the metric of most jobs")] = "",
+    metric: Annotated[str, Meta(description="the metric to plot (default: the one that most jobs report)")] = "",
 ) -> JobComparison:
     """Compare jobs: their curves of one metric, and the options that differ."""
     if not 1 <= len({*ids}) <= MAX_COMPARED_JOBS:
-        raise InvalidSpec(
-            f"ids must be 1 to {MAX_COMPARED_JOBS} different jobs.", code="compare-ids-invalid", field="ids"
-        )
+        message = f"ids must be 1 to {MAX_COMPARED_JOBS} different jobs."
+        raise InvalidSpec(message, code="compare-ids-invalid", field="ids")
     readers = [JobReader(client.attach(id_).folder, curves=True) for id_ in dict.fromkeys(ids)]
     names = job_page.list_metric_names(reader.catch_up() for reader in readers)
     metric = metric or job_table.choose_metric(names)
@@ -357,7 +352,7 @@ def compare_jobs(
 
 
 def find_sweep(id_: str) -> Sweep:
-    """Return the handle of a sweep by its full id. Raises JobNotFound."""
+    """Return the handle of the sweep with this full id. Raises JobNotFound."""
     from distdl_jupyter.studies.sweeps import Sweep  # captures code, which a server needs only here
 
     return Sweep(sweep_study.find_id(id_))
@@ -365,7 +360,7 @@ def find_sweep(id_: str) -> Sweep:
 
 @get("/sweeps/{id}")
 def show_sweep(id_: str) -> SweepPanel:
-    """Return the trials so far with their parameters, and the best trial."""
+    """Return the trials of a sweep so far with their parameters, and the best trial."""
     return find_sweep(id_).panel
 
 
@@ -383,11 +378,11 @@ def stop_sweep(id_: str) -> SweepPanel:
 
 @post("/sweeps/{id}/resume", status=201, action="execute", slow=True)
 def resume_sweep(id_: str) -> SweepPanel:
-    """Resume a sweep that was stopped, has failed or was killed."""
+    """Resume a sweep that was stopped, failed or killed."""
     return find_sweep(id_).resume().panel
 
 
 @post("/sweeps/{id}/best", status=201, action="execute", slow=True)
 def run_best(id_: str, *, processes: Annotated[int, Meta(ge=1, le=MAX_PROCESSES)]) -> JobRow:
-    """Start a job with the best values on the given number of processes of one node."""
+    """Start a job with the best values and the given number of processes on one node."""
     return read_row(find_sweep(id_).best.run(process_count_per_node=processes))

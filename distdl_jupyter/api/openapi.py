@@ -1,6 +1,6 @@
-"""The OpenAPI description of the HTTP API, generated from the table of calls.
+"""The OpenAPI document of the HTTP API, generated from its endpoints; msgspec converts dataclasses to JSON Schema.
 
-``python -m distdl_jupyter.api.openapi`` prints it. msgspec turns dataclasses into JSON schema.
+``python -m distdl_jupyter.api.openapi`` prints it.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 
 import msgspec
 
-from distdl_jupyter.api import BASE_PATH, list_calls
-from distdl_jupyter.api.call import ApiCall
+from distdl_jupyter.api import BASE_PATH, list_endpoints
+from distdl_jupyter.api.endpoint import Endpoint
 from distdl_jupyter.live.messages import MESSAGE_TYPES, ApiError, Subscription
 
-_AUTHORIZATION = "The word token, a space, and the token of the Jupyter server."
+_AUTHORIZATION = "token TOKEN, where TOKEN is the token of the Jupyter server."
 _JSON = "application/json"
-_REF = "#/components/schemas/{name}"
+_REFERENCE = "#/components/schemas/{name}"
 Json = dict[str, Any]
-#: The schemas of parts of a path; all other parts are any text.
-_PART_SCHEMAS = {"id": {"pattern": r"^\d{8}-\d{6}-[a-z0-9]{4,12}$"}, "number": {"pattern": "^[0-9]{1,9}$"}}
-_ERROR = {"description": "An error.", "content": {_JSON: {"schema": {"$ref": _REF.format(name="ApiError")}}}}
-#: The only call that is not a function: a WebSocket.
+#: The patterns of path parameters; any other path parameter is a non-empty string.
+_PATH_PATTERNS = {"id": {"pattern": r"^\d{8}-\d{6}-[a-z0-9]{4,12}$"}, "number": {"pattern": "^[0-9]{1,9}$"}}
+_ERROR = {"description": "An error.", "content": {_JSON: {"schema": {"$ref": _REFERENCE.format(name="ApiError")}}}}
+#: The only endpoint that is not a function: the WebSocket.
 _EVENTS: Json = {
     "summary": "Open a WebSocket.",
     "x-websocket": {
-        "receives": {"$ref": _REF.format(name="Subscription")},
-        "sends": {"$ref": _REF.format(name="Message")},
+        "receives": {"$ref": _REFERENCE.format(name="Subscription")},
+        "sends": {"$ref": _REFERENCE.format(name="Message")},
     },
     "responses": {"101": {"description": responses[101]}, "default": _ERROR},
 }
@@ -39,13 +39,13 @@ _EVENTS: Json = {
 def create_document() -> Json:
     """Return the whole document."""
     paths: Json = {f"{BASE_PATH}/events": {"get": _EVENTS}}
-    for call in list_calls():
-        item = paths.setdefault(f"{BASE_PATH}{call.path}", {})
-        item[call.verb] = _create_operation(call)
-        parts = {part: _PART_SCHEMAS.get(part, {"minLength": 1}) for part in re.findall(r"\{(\w+)\}", call.path)}
+    for endpoint in list_endpoints():
+        item = paths.setdefault(f"{BASE_PATH}{endpoint.path}", {})
+        item[endpoint.method] = _create_operation(endpoint)
+        patterns = {name: _PATH_PATTERNS.get(name, {"minLength": 1}) for name in re.findall(r"{(\w+)}", endpoint.path)}
         item["parameters"] = [
-            {"name": part, "in": "path", "required": True, "schema": {"type": "string", **schema}}
-            for part, schema in parts.items()
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string", **pattern}}
+            for name, pattern in patterns.items()
         ]
     token = {"type": "apiKey", "in": "header", "name": "Authorization", "description": _AUTHORIZATION}
     return {
@@ -57,62 +57,62 @@ def create_document() -> Json:
     }
 
 
-def _create_operation(call: ApiCall) -> Json:
-    response: Json = {"description": responses[call.status]}
-    if call.response is not None:
-        response["content"] = {_JSON: {"schema": _create_schema(call.response)}}
-    if call.can_download:
+def _create_operation(endpoint: Endpoint) -> Json:
+    response: Json = {"description": responses[endpoint.status]}
+    if endpoint.response is not None:
+        response["content"] = {_JSON: {"schema": _create_schema(endpoint.response)}}
+    if endpoint.can_download:
         response.setdefault("content", {})["*/*"] = {}
     operation: Json = {
-        "summary": (inspect.getdoc(call.function) or "").split("\n", 1)[0],
-        "responses": {str(call.status): response, "default": _ERROR},
+        "summary": (inspect.getdoc(endpoint.function) or "").split("\n", 1)[0],
+        "responses": {str(endpoint.status): response, "default": _ERROR},
     }
-    if call.request is not None:
-        schema = _create_components([call.request])[call.request.__name__]
-        if call.verb == "get":
+    if endpoint.request is not None:
+        schema = _create_components([endpoint.request])[endpoint.request.__name__]
+        if endpoint.method == "get":
             operation["parameters"] = [_create_parameter(*field) for field in schema["properties"].items()]
         else:
-            content = {_JSON: {"schema": _create_schema(call.request)}}
+            content = {_JSON: {"schema": _create_schema(endpoint.request)}}
             operation["requestBody"] = {"required": bool(schema["required"]), "content": content}
     return operation
 
 
 def _create_parameter(name: str, schema: Json) -> Json:
-    """Return a query parameter, which is omitted instead of null."""
+    """Return a query parameter. It cannot be null: it is omitted instead."""
     required = "default" not in schema
-    for kind in schema.pop("anyOf", ()):
-        schema |= kind if kind != {"type": "null"} else {}
+    for alternative in schema.pop("anyOf", ()):
+        schema |= alternative if alternative != {"type": "null"} else {}
     if schema.get("default", ...) is None:
         del schema["default"]
     return {"name": name, "in": "query", "required": required, "explode": False, "schema": schema}
 
 
-def _create_schema(kind: Any) -> Json:
+def _create_schema(type_: Any) -> Json:
     """Return the schema of a type, with references to the schemas of dataclasses."""
-    return msgspec.json.schema_components([kind], ref_template=_REF)[0][0]
+    return msgspec.json.schema_components([type_], ref_template=_REFERENCE)[0][0]
 
 
-def _create_components(kinds: Iterable[Any]) -> dict[str, Json]:
+def _create_components(types: Iterable[Any]) -> dict[str, Json]:
     """Return the schemas of types and of all types that they contain, by name."""
-    return msgspec.json.schema_components(dict.fromkeys(kinds), ref_template=_REF)[1]
+    return msgspec.json.schema_components(dict.fromkeys(types), ref_template=_REFERENCE)[1]
 
 
 def _create_all_schemas() -> Json:
-    """Return the schemas of all types that operations use, and of all types that these contain."""
-    types = [ApiError, *MESSAGE_TYPES, *(call.response for call in list_calls() if call.response)]
+    """Return the schemas of all types that endpoints use, and of all types that these contain."""
+    types = [ApiError, *MESSAGE_TYPES, *(endpoint.response for endpoint in list_endpoints() if endpoint.response)]
     response_schemas = _create_components(types)
-    # A response has all its fields; the defaults are only for the code that creates it.
+    # A response always has all fields; the defaults are only for the code that creates it.
     for schema in response_schemas.values():
         if schema.get("type") == "object":
             schema["required"] = list(schema["properties"])
-    bodies = [call.request for call in list_calls() if call.request and call.verb != "get"]
+    bodies = [endpoint.request for endpoint in list_endpoints() if endpoint.request and endpoint.method != "get"]
     requests = _create_components([Subscription, *bodies])
-    schemas = {**response_schemas, **requests, "Message": {"anyOf": [_create_schema(kind) for kind in MESSAGE_TYPES]}}
+    schemas = {**response_schemas, **requests, "Message": {"anyOf": list(map(_create_schema, MESSAGE_TYPES))}}
     return json.loads(json.dumps(dict(sorted(schemas.items()))), object_hook=_allow_any_fields)  # type: ignore[no-any-return]
 
 
 def _allow_any_fields(schema: Json) -> Json:
-    """Return a schema that allows any fields in objects without known fields: generated types would allow none."""
+    """Allow any fields in an object without known fields; otherwise, its generated type would allow none."""
     is_open = schema.get("type") == "object" and "properties" not in schema
     return {"additionalProperties": True, **schema} if is_open else schema
 

@@ -1,7 +1,7 @@
-"""HTTP API for source text: jobs, sweeps and the launch form. It is parsed in a process of the Python that runs it.
+"""HTTP API for source text: jobs, sweeps and the launch form. The text is parsed by the Python that will run it.
 
-That process has the packages of the ranks' environment, and the job works in the notebook's folder as if a kernel had
-started it. The Python is the kernel's if a kernel is named, otherwise the server's.
+That process has the packages of the ranks' environment, and the job runs in the notebook's folder as if a kernel had
+started it. The Python is that of the named kernel, otherwise the server's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 from msgspec import field
 
-from distdl_jupyter.api.call import ServerContext, post
+from distdl_jupyter.api.endpoint import ServerContext, post
 from distdl_jupyter.api.jobs import find_sweep, read_row
 from distdl_jupyter.core import errors, limits
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed, PluginUnavailable
@@ -34,15 +34,15 @@ from distdl_jupyter.views.wire import PageRequest, to_json
 
 #: Maximum number of stderr lines to report when a process fails.
 _MAX_ERROR_LINES = 15
-#: Maximum characters of source text that the server parses in its own process, in less than half a second.
+#: Maximum number of characters that the server parses in its own process, which takes less than half a second.
 _MAX_LOCAL_CHARACTERS = 20_000
 
 
 class SourceText(PageRequest, frozen=True, kw_only=True):
     """Source text to run as a cell on every rank. ``options`` are those of ``submit``, under any of their names.
 
-    ``notebook`` is the path of a notebook or script below the server's root: the job works in its folder, and modules
-    beside it are copied. ``kernel_name`` selects the Python (default: the server's).
+    ``notebook`` is the path of a notebook or script below the server's root: the job runs in its folder, and modules
+    next to it are copied. ``kernel_name`` selects the Python (default: the server's).
     """
 
     code: str
@@ -52,13 +52,13 @@ class SourceText(PageRequest, frozen=True, kw_only=True):
 
 
 class NewJob(SourceText, frozen=True, kw_only=True):
-    """Source text as a job; with ``check`` it is the first run of a check (``/jobs/{id}/check``)."""
+    """Source text to run as a job, or with ``check`` as the first run of a check (``/jobs/{id}/check``)."""
 
     check: bool = False
 
 
 class NewSweep(SourceText, frozen=True, kw_only=True):
-    """Source text as the trials of a sweep; ``options`` may contain arguments of the sweep, too.
+    """Source text to run as the trials of a sweep; ``options`` may also contain arguments of the sweep.
 
     ``parameters`` is the search space as on a magic line: ``lr=loguniform(1e-4,1e-1) width=64,128``; each is a name
     that the code uses but does not set, or a flag that it accepts.
@@ -85,37 +85,37 @@ def start_sweep(context: ServerContext, body: NewSweep) -> SweepPanel:
 
 
 def _start(context: ServerContext, source: NewJob | NewSweep) -> str:
-    """Start the job or sweep and return its id. Closing the page does not cancel the start."""
+    """Start the job or sweep and return its id. A client that disconnects does not cancel the start."""
     python, notebook, folder = _prepare(context, source)
     fields = {**to_json(source), "notebook": str(notebook or "")}
     del fields["kernel_name"]
-    return str(_run_process(python, "submit", fields, folder, context.submit_seconds))
+    return str(_run_process(python, "submit", fields, folder, context.submit_timeout))
 
 
 @post("/form", action="execute", slow=True)
-def form(context: ServerContext, disconnected: Future[None], body: FormRequest) -> FormState:
-    """Return the form for a source text and the choices so far.
+def compute_form(context: ServerContext, disconnected: Future[None], body: FormRequest) -> FormState:
+    """Return the launch form for a source text and the values entered so far.
 
-    An idle kernel computes the form of its notebook itself, with the notebook's names. This call is for a kernel that
-    is busy or not started, and for text without a notebook.
+    An idle kernel computes the form of its notebook itself, with the notebook's names. This endpoint is for a kernel
+    that is busy or has not started, and for text without a notebook.
     """
     python, notebook, folder = _prepare(context, body, notebook_required=body.standalone)
     if body.standalone:
-        # Only the kernel can find the modules beside a notebook that a cell uses, so the form gets only its name.
+        # Only the kernel can find the modules that a notebook's cell uses, so the form gets only the notebook's name.
         body = msgspec.structs.replace(body, notebook=str(notebook or ""))
     if python == (sys.executable, {}) and len(body.code) < _MAX_LOCAL_CHARACTERS:
         from distdl_jupyter.form.state import compute_cell_form  # captures code, which a server needs only here
 
         return compute_cell_form(body, directory=str(folder))
-    # A process reads a long text, because reading it here would delay other requests. Its response has the fields of a
-    # FormState.
-    return _run_process(python, "form", to_json(body), folder, context.form_seconds, disconnected)  # type: ignore[no-any-return]
+    # A separate process parses a long text, because parsing it here would delay other requests. It returns the fields
+    # of a FormState.
+    return _run_process(python, "form", to_json(body), folder, context.form_timeout, disconnected)  # type: ignore[no-any-return]
 
 
 def _prepare(
     context: ServerContext, source: SourceText | FormRequest, *, notebook_required: bool = True
 ) -> tuple[tuple[str, dict[str, str]], Path | None, Path]:
-    """Return the Python for a text with its environment variables, the text's notebook below the root, and its folder.
+    """Return the Python for a text and its environment variables, the text's notebook, and the folder to run in.
 
     Raises InvalidSpec, also for a text that is too long, because parsing takes seconds of CPU time per megabyte.
     """
@@ -133,14 +133,13 @@ def _prepare(
         if file.is_relative_to(context.root.resolve()) and file.suffix in (".ipynb", ".py") and file.parent.is_dir():
             notebook = file
     if notebook is None and source.notebook and notebook_required:
-        raise InvalidSpec(
-            "The notebook or script does not exist in the server's folder.", code="notebook-unknown", field="notebook"
-        )
+        message = "The notebook or script does not exist in the server's folder."
+        raise InvalidSpec(message, code="notebook-unknown", field="notebook")
     return _find_python(context, source.kernel_name), notebook, notebook.parent if notebook else context.root
 
 
 def _find_python(context: ServerContext, kernel_name: str) -> tuple[str, dict[str, str]]:
-    """Return the Python of a kernel ("": the server's) with its environment variables. Raises InvalidSpec."""
+    """Return the Python of a kernel (default: the server's) and its environment variables. Raises InvalidSpec."""
     if not kernel_name:
         return sys.executable, {}
     path = None
@@ -154,26 +153,26 @@ def _find_python(context: ServerContext, kernel_name: str) -> tuple[str, dict[st
             path = sys.executable if is_server_python else shutil.which(program)
     if path is None:
         raise InvalidSpec(
-            f"{kernel_name!r} is not a Python kernel of this machine, so it cannot run jobs.",
+            f"{kernel_name!r} is not a Python kernel on this machine, so it cannot run jobs.",
             code="kernel-not-python",
             field="kernel_name",
-            hint="Select a kernel of ipykernel that is installed on this machine.",
+            hint="Select an ipykernel kernel that is installed on this machine.",
         )
     return path, {name: string.Template(text).safe_substitute(os.environ) for name, text in (spec.env or {}).items()}
 
 
 def _run_process(
     python: tuple[str, dict[str, str]],
-    call: str,
+    function: str,
     arguments: Mapping[str, Any],
     folder: Path,
-    seconds: float,
+    timeout: float,
     disconnected: Future[None] | None = None,
 ) -> Any:
-    """Run a call of ``submit_process`` with a Python in a folder and return its value.
+    """Call a function of ``submit_process`` in a process of this Python in a folder, and return its value.
 
-    The process is killed after ``seconds``, and when ``disconnected`` is done. Raises the error of the call,
-    PluginUnavailable if this package is missing there, and LaunchFailed.
+    The process is killed after ``timeout`` seconds, and when ``disconnected`` is done. Raises the function's error,
+    PluginUnavailable if this Python does not have this package, and LaunchFailed.
     """
     path, variables = python
     try:
@@ -189,12 +188,13 @@ def _run_process(
             if disconnected is not None:
                 disconnected.add_done_callback(lambda _: process.kill())
             try:
-                output, error_output = process.communicate(json.dumps({"call": call, "arguments": arguments}), seconds)
+                request = json.dumps({"call": function, "arguments": arguments})
+                output, error_output = process.communicate(request, timeout)
             finally:
                 process.kill()
         response = json.loads(output.strip().rpartition("\n")[2])
     except subprocess.TimeoutExpired:
-        raise LaunchFailed(f"{path} did not respond within {seconds:g} s.", code="kernel-python-silent") from None
+        raise LaunchFailed(f"{path} did not respond within {timeout:g} s.", code="kernel-python-silent") from None
     except OSError as error:
         raise limits.make_launch_error(f"{path} cannot be started", error) from None
     except ValueError:
@@ -212,7 +212,7 @@ def _run_process(
 
 
 def restore_error(body: Mapping[str, str]) -> DistDLError:
-    """Return the error of another process with its class, or LaunchFailed for a class of another package."""
+    """Return the error that another process reported; its class is LaunchFailed if it is not one of this package."""
     error_class = getattr(errors, body["type"], LaunchFailed)
     error: DistDLError = error_class(body["message"], code=body["code"], hint=body["hint"])
     for name in ("field", "output"):

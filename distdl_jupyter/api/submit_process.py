@@ -1,8 +1,8 @@
 """``python -m distdl_jupyter.api.submit_process``: submit source text, or compute its launch form, for a server.
 
-Standard input holds a call as JSON, ``{"call": "submit" or "form", "arguments": {...}}``. Secret environment variables
-are sent only here. The last line of standard output is the result of ``views.wire.answer``: ``value`` or ``error``.
-The job works in the current directory.
+Standard input contains a request as JSON, ``{"call": "submit" or "form", "arguments": {...}}``, which is the only place
+for secret environment variables. The last line of standard output is the response of ``views.wire.handle_request``:
+``value`` or ``error``. The job runs in the current directory.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from distdl_jupyter import capture
 from distdl_jupyter.capture import CapturedCode
 from distdl_jupyter.core import files, space, store
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.form.line import parse_search_space
 from distdl_jupyter.form.schema import FormRequest, FormState
 from distdl_jupyter.form.state import compute_cell_form
 from distdl_jupyter.jobs import client
@@ -26,16 +27,16 @@ from distdl_jupyter.studies import correctness, sweeps
 from distdl_jupyter.studies.sweeps import Sweep
 from distdl_jupyter.views import wire
 
-#: Seconds that a form waits for a remote cluster: this process ends, so a later request would start again.
+#: Timeout in seconds for a remote cluster; polling does not continue after the response, because this process ends.
 _CLUSTER_SECONDS = 5.0
 
 
 def submit_source(
     code: str, *, notebook: str = "", options: Mapping[str, Any] | None = None, check: bool = False
 ) -> Job:
-    """Run ``code`` as a cell on every rank and return the job's handle; with ``check`` it is the first run of a check.
+    """Run ``code`` as a cell on every rank and return the job; with ``check``, it is the first run of a check.
 
-    Raises InvalidSpec, also for code that is not Python, and PluginUnavailable, LaunchFailed.
+    Raises InvalidSpec, also for code that is not valid Python, PluginUnavailable, LaunchFailed.
     """
     start = correctness.start if check else client.launch
     return start(_capture(code, {}, notebook), **(options or {}))
@@ -63,24 +64,18 @@ def submit(code: str, *, parameters: str | None = None, **source: Any) -> str:
 
 
 def _start_sweep(code: str, parameters: str, *, notebook: str, options: Mapping[str, Any]) -> Sweep:
-    varied, rest = space.parse_line(parameters)
-    if rest.strip():
-        raise InvalidSpec(
-            f"Cannot parse {rest.split()[0]}.",
-            code="sweep-line-unreadable",
-            field="parameters",
-            hint="Write NAME=VALUES, such as width=64,128.",
-        )
-    return sweeps.sweep_draft(_capture(code, space.get_first_values(varied), notebook), varied, **options)
+    search_space = parse_search_space(parameters)
+    draft = _capture(code, space.get_first_values(search_space), notebook)
+    return sweeps.sweep_draft(draft, search_space, **options)
 
 
 def compute_form(**request: Any) -> FormState:
-    """Return the launch form of a text for this Python and the current directory."""
+    """Return the launch form of a source text for this Python and the current directory."""
     state = compute_cell_form(wire.from_data(FormRequest, request), directory=str(Path.cwd()), timeout=_CLUSTER_SECONDS)
-    # The polling of the cluster ends with this process.
+    # Polling of the cluster ends with this process.
     return replace(state, cluster_status=state.cluster_status and replace(state.cluster_status, pending=False))
 
 
 if __name__ == "__main__":
-    answer = wire.answer({"submit": submit, "form": compute_form}, json.load(sys.stdin))
-    print(json.dumps(answer), flush=True)  # noqa: T201 - the answer
+    response = wire.handle_request({"submit": submit, "form": compute_form}, json.load(sys.stdin))
+    print(json.dumps(response), flush=True)  # noqa: T201 - standard output is the response

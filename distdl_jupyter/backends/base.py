@@ -25,7 +25,7 @@ from distdl_jupyter.worker.hooks import frameworks
 
 #: Libraries whose trainers initialize communication, average gradients and divide data.
 TRAINERS = ("lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "composer", "fastai")
-#: Bytes of GPU memory below which a kernel is assumed to hold only its CUDA context.
+#: Number of bytes of GPU memory below which a kernel is assumed to hold only its CUDA context.
 _CUDA_CONTEXT_BYTES = 50_000_000
 #: Names in code that detects GPUs itself.
 _DETECTION_NAMES = ("is_available", "device_count", "is_initialized", "accelerator")
@@ -40,7 +40,7 @@ class CodePattern:
 
     #: The name of the communication library, for display.
     title: str = ""
-    #: Unqualified names of the functions that initialize communication; empty if the backend does that itself.
+    #: Unqualified names of the functions that initialize communication, or () if the backend does that itself.
     initializers: tuple[str, ...] = ()
     #: The packages of these functions, if their unqualified names are ambiguous.
     package: str | tuple[str, ...] = ""
@@ -50,14 +50,17 @@ class CodePattern:
     initialization: Callable[[Collection[str]], str] = lambda _imports: ""
     #: The effect of such a call in a single process of another backend: an error, or no effect.
     effect_on_one_process: Literal["fails", "idle", ""] = ""
-    #: Names that average gradients (code must use one of them), and the remedy; empty if the backend averages.
+    #: Names that average gradients, of which code must use one, or () if the backend averages.
     averaging_names: tuple[str, ...] = ()
+    #: The remedy for code that uses none of ``averaging_names``.
     averaging_remedy: str = ""
-    #: Names that give all ranks the same weights (code must use one of them), and the remedy; empty: not checked.
+    #: Names that give all ranks the same weights, of which code must use one, or () for no check.
     synchronizing_names: tuple[str, ...] = ()
+    #: The remedy for code that uses none of ``synchronizing_names``.
     synchronizing_remedy: str = ""
-    #: Libraries whose trainers average gradients and divide data, and whether they also initialize communication.
+    #: Libraries whose trainers average gradients and divide data.
     trainers: tuple[str, ...] = ()
+    #: Whether these trainers also initialize communication.
     trainers_initialize: bool = False
     #: The expression for the number of ranks.
     world_size: str = ""
@@ -65,7 +68,7 @@ class CodePattern:
     pattern: str = ""
 
     def find_initializer(self, code: CodeAnalysis) -> Call | None:
-        """Return the first call that initializes communication."""
+        """Return the first call that initializes communication, or None if there is none."""
         calls = (call for call in code.calls if call.last in self.initializers)
         return next((call for call in calls if call.name.startswith(self.package)), None)
 
@@ -78,7 +81,7 @@ class CodePattern:
 class JobPackage:
     """A package that jobs use: its display name, its distribution, and other distributions that contain it.
 
-    ``install`` is the subcommand of ``distdl`` that installs it, "" if pip installs it.
+    ``install`` is the subcommand of ``distdl`` that installs it, or "" if pip installs it.
     """
 
     title: str
@@ -87,7 +90,7 @@ class JobPackage:
     install: str = ""
 
     def version(self) -> str:
-        """Return the installed version, "" if it is not installed."""
+        """Return the installed version, or "" if it is not installed."""
         return find_version(self.name, *self.alternatives)
 
 
@@ -111,8 +114,9 @@ class Backend(ABC):
     aliases: ClassVar[dict[str, str]] = {}
     #: Launchers of other tools, each with the label that replaces it.
     replaces: ClassVar[dict[str, str]] = {}
-    #: The number of ports on node 0, and the number of ports for each rank on its node.
+    #: The number of ports on node 0.
     ports: ClassVar[int] = 0
+    #: The number of ports for each rank on its node.
     rank_ports: ClassVar[int] = 0
     #: Whether ranks communicate.
     communicates: ClassVar[bool] = True
@@ -123,14 +127,14 @@ class Backend(ABC):
 
     @abstractmethod
     def unavailable(self, options: Any) -> str:
-        """Return one sentence with the remedy if this backend cannot run here, else ""."""
+        """Return why this backend cannot run here, with the remedy, or "" if it can."""
 
     def modules(self, options: Any) -> tuple[str, ...]:
         """Return the Python modules that every node needs."""
         return ()
 
     def detail(self, options: Any) -> str:
-        """Return the installed versions of its packages as text, "" if none is installed."""
+        """Return the installed versions of its packages as text, or "" if none is installed."""
         return format_versions(self.packages(options))
 
     def programs(self, options: Any) -> tuple[str, ...]:
@@ -142,12 +146,12 @@ class Backend(ABC):
         return ()
 
     def checks(self, code: CodeAnalysis, spec: JobSpec) -> Iterator[Check | None]:
-        """Yield the checks of code before the start, besides those by ``usage``; None for one that does not apply."""
+        """Yield the checks of code in addition to those by ``usage``, or None for a check that does not apply."""
         yield check_kernel_memory()
         yield check_cuda(code, spec)
 
     def job_environment(self, spec: JobSpec, restart_count: int) -> dict[str, str]:
-        """Return the environment of every process of the job; ``restart_count`` is the number of earlier starts."""
+        """Return the environment of every process of the job; ``restart_count`` is the number of previous starts."""
         return {}
 
     @abstractmethod
@@ -191,7 +195,7 @@ def _list_visible_gpus(placement: Placement, slot: RankSlot) -> str:
 
 
 def check_kernel_memory(modules: Mapping[str, Any] = sys.modules) -> Check | None:
-    """Check whether this kernel holds GPU memory; None if it has never used a GPU. It does not import torch."""
+    """Check whether this kernel holds GPU memory, without importing torch. Return None if it has never used a GPU."""
     cuda = getattr(modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return None
@@ -210,9 +214,9 @@ def check_kernel_memory(modules: Mapping[str, Any] = sys.modules) -> Check | Non
 
 
 def check_cuda(code: CodeAnalysis, spec: JobSpec, devices: Sequence[int] | None = None) -> Check | None:
-    """Check that this machine has a GPU for code that uses CUDA; None for other code, and for code that detects GPUs.
+    """Check that this machine has a GPU for code that uses CUDA. Return None for other code and code that detects GPUs.
 
-    ``devices`` are the GPUs of this machine, detected by default. Clusters check other machines.
+    ``devices`` are the GPUs of this machine (default: detected). Clusters check other machines.
     """
     if spec.cluster != "local" or code.uses(*_DETECTION_NAMES):
         return None

@@ -23,7 +23,9 @@ from distdl_jupyter.core.spec import JobSpec
 Config = dict[str, Any]
 #: The environment variable of ranks with the config as JSON.
 CONFIG_VARIABLE = "DISTDL_DEEPSPEED_CONFIG"
+# Config keys of the batch size and its factors.
 _BATCH_KEY, _MICRO_KEY, _STEPS_KEY = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+#: The config keys that each value of ``offload`` sets.
 _OFFLOADS = {"optimizer": ("offload_optimizer",), "optimizer and parameters": ("offload_optimizer", "offload_param")}
 #: Config keys that make several ranks process the same batch, so that there are fewer batches than ranks.
 _SHARING_KEYS = ("tensor_parallel", "sequence_parallel_size", "mesh_param")
@@ -45,11 +47,11 @@ class DeepSpeedOptions(TorchOptions):
     precision: str = option("", "number format for training", choices=("", "fp32", "bf16", "fp16"))
 
     def __post_init__(self) -> None:
-        """Read the config, so that later changes of its file do not affect the job. Raises InvalidSpec."""
+        """Read the config now, so that later changes of its file do not affect the job. Raises InvalidSpec."""
         object.__setattr__(self, "deepspeed_config", _to_json(self.deepspeed_config))
 
     def build_config(self) -> Config:
-        """Return the whole config, {} if no option is set. Raises InvalidSpec."""
+        """Return the whole config, or {} if no option is set. Raises InvalidSpec."""
         config: Config = json.loads(str(self.deepspeed_config) or "{}")
         zero = dict(config.get("zero_optimization") or {})
         if self.zero_stage is not None:
@@ -96,7 +98,7 @@ class DeepSpeedBackend(TorchBackend):
     )
 
     def unavailable(self, options: Any) -> str:
-        """Return the remedy if torch or DeepSpeed is not installed; they are not imported."""
+        """Return the remedy if torch or DeepSpeed is not installed, without importing them."""
         if find_spec("deepspeed") is None:
             return "DeepSpeed is not installed in this environment. Run: pip install 'distdl-jupyter[deepspeed]'"
         return super().unavailable(options)
@@ -125,7 +127,7 @@ class DeepSpeedBackend(TorchBackend):
 
 
 def check_batch(config: Config, ranks: int) -> str:
-    """Return the number of samples per step as text, "" if a value is "auto". Raises InvalidSpec.
+    """Return the number of samples per step as text, or "" if a value is "auto". Raises InvalidSpec.
 
     As in DeepSpeed, ``train_batch_size`` is ``train_micro_batch_size_per_gpu`` x ``gradient_accumulation_steps`` x
     ranks, and one or two of these may be missing
@@ -204,7 +206,7 @@ def _check_zero(config: Config) -> None:
 
 
 def _to_json(source: str | Config) -> str:
-    """Return a config as JSON, "" if there is none. Raises InvalidSpec."""
+    """Return a config as JSON, or "" if there is none. Raises InvalidSpec."""
     if isinstance(source, str) and source.strip()[:1] not in ("", "{"):
         path = Path(source).expanduser()
         try:

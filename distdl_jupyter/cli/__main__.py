@@ -1,4 +1,4 @@
-"""``python -m distdl_jupyter.cli``: the command line if ``distdl`` is not on PATH."""
+"""Runs the command line as ``python -m distdl_jupyter.cli``, for example if ``distdl`` is not on PATH."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Commands for Azure: sign in and out, choose a subscription, list GPU sizes with prices. Tokens are never printed.
+"""Commands for Azure: sign in and out, select a subscription, list GPU sizes with prices. Tokens are never printed.
 
-``distdl vm-sizes`` sends no request without ``--prices`` (the Retail Prices API); its prices are cached and shown with
+``distdl vm-sizes`` sends a request only with ``--prices`` (to the Retail Prices API). Prices are cached and shown with
 their date.
 """
 
@@ -31,10 +31,10 @@ def add_commands(commands: Any) -> None:
     """Add the commands to the parser of ``distdl``."""
     from distdl_jupyter.azure.settings import CredentialKind
 
-    summary = "sign in to Azure, sign out, choose a subscription"
-    description = "Without a command, show who is signed in."
-    group = add_group(commands, "azure", _show_status, summary, details=description, reads=True)
-    summary = "sign in, for all notebooks, Jupyter servers and jobs of your user"
+    summary = "sign in to Azure, sign out, select a subscription"
+    description = "Without a command, show the signed-in account."
+    group = add_group(commands, "azure", _show_status, summary, details=description, has_json=True)
+    summary = "sign in for all your notebooks, Jupyter servers and jobs"
     command = add_command(group, "sign-in", _sign_in, summary)
     command.add_argument(
         "--credential", choices=get_args(CredentialKind), help="sign-in method (default: the last one, or device_code)"
@@ -44,11 +44,13 @@ def add_commands(commands: Any) -> None:
     command.add_argument("--cloud", help="AzureCloud, AzureUSGovernment, AzureChinaCloud, or a file with endpoints")
     command.add_argument("--token-cache", help="keyring: do not fall back to a file if there is no keyring")
     add_command(group, "sign-out", _sign_out, "sign out")
-    add_command(group, "status", _show_status, "show the signed-in account and the method", reads=True)
-    command = add_command(group, "subscriptions", _list_subscriptions, "list the account's subscriptions", reads=True)
+    add_command(group, "status", _show_status, "show the signed-in account and the method", has_json=True)
+    command = add_command(
+        group, "subscriptions", _list_subscriptions, "list the account's subscriptions", has_json=True
+    )
     command.add_argument("--use", metavar="ID", help="select this subscription, by its id or name")
 
-    command = add_command(commands, "vm-sizes", _list_vm_sizes, "list Azure GPU sizes with prices", reads=True)
+    command = add_command(commands, "vm-sizes", _list_vm_sizes, "list Azure GPU sizes with prices", has_json=True)
     command.add_argument("gpu", nargs="?", help="GPU model: A100, T4, H100")
     command.add_argument("--min-gpu-memory", type=float, metavar="GIB", help="minimum memory per GPU")
     command.add_argument("--min-gpus", type=float, metavar="N", help="minimum number of GPUs")
@@ -90,7 +92,7 @@ def _sign_in(args: argparse.Namespace) -> Reply:
 
 
 def _wait_for_sign_in(status: SignInStatus) -> SignInStatus:
-    """Print the instructions for the user, wait for the sign-in, and return the status."""
+    """Print the instructions for the user, wait until the sign-in has ended, and return its status."""
     from distdl_jupyter.azure import identity
     from distdl_jupyter.views import azure
 

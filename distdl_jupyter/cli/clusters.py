@@ -1,7 +1,7 @@
 """``distdl clusters``: list, add, show, check and remove clusters, and create and delete their machines.
 
 The options of ``add`` and ``change`` come from the cluster type, those of ``compute create`` from its ``compute_spec``.
-A cluster that does not respond is listed as such after ``TIMEOUT`` seconds. Actions that cost money must be confirmed.
+Machines are created and deleted only after confirmation.
 """
 
 from __future__ import annotations
@@ -23,37 +23,38 @@ from distdl_jupyter.form.arguments import Parser, add_option
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+#: Seconds after which a cluster that has not responded is listed as such.
 TIMEOUT_SECONDS = 5.0
 
 
 def add_commands(commands: Any) -> None:
     """Add the command and its subcommands to the parser of ``distdl``."""
-    group = add_group(commands, "clusters", _list, "list, add, show, check and remove clusters", reads=True)
+    group = add_group(commands, "clusters", _list, "list, add, show, check and remove clusters", has_json=True)
 
     command = _add_named(group, "add", _add, "add a cluster: a name for a cluster type with its options")
     command.add_argument("kind", help=f"one of {', '.join(registry.list_names('clusters'))}")
     _add_options(command, "options of the cluster type; list them with: distdl clusters add NAME KIND --help")
     command = _add_named(group, "change", _change, "change options of a cluster")
     _add_options(command, 'options of its type; an empty value "" restores the default')
-    _add_named(group, "show", _show, "show the details of one cluster", reads=True)
-    summary = "check every node for problems that would keep a job from running"
-    command = _add_named(group, "check", _check, summary, reads=True)
+    _add_named(group, "show", _show, "show the details of one cluster", has_json=True)
+    summary = "check every node for problems that would prevent a job from running"
+    command = _add_named(group, "check", _check, summary, has_json=True)
     backend_help = "also check what this backend needs"
     command.add_argument("-b", "--backend", "--distributed-backend", metavar="NAME", help=backend_help)
     _add_named(group, "remove", _remove, "remove a cluster from the list; its machines are not changed")
 
     summary = "list, create and delete the machines of a cluster"
-    compute = add_group(group, "compute", _list_machines, summary, reads=True)
-    command = add_command(compute, "list", _list_machines, "list clusters with their machines and costs", reads=True)
+    compute = add_group(group, "compute", _list_machines, summary, has_json=True)
+    command = add_command(compute, "list", _list_machines, "list clusters with their machines and costs", has_json=True)
     command.add_argument("name", nargs="?", help="name of a cluster, to list its other resources too")
-    _add_named(compute, "sizes", _list_sizes, "list the sizes available for new machines of a cluster", reads=True)
+    _add_named(compute, "sizes", _list_sizes, "list the sizes available for new machines of a cluster", has_json=True)
     command = _add_named(compute, "create", _create, "create the machines of a cluster")
     _add_options(command, "options of the machines; list them with: distdl clusters compute create NAME --help")
     _add_yes(_add_named(compute, "delete", _delete, "delete the machines of a cluster; its name is kept"))
 
 
-def _add_named(commands: Any, name: str, run: Any, summary: str, *, reads: bool = False) -> argparse.ArgumentParser:
-    command = add_command(commands, name, run, summary, reads=reads)
+def _add_named(commands: Any, name: str, run: Any, summary: str, *, has_json: bool = False) -> argparse.ArgumentParser:
+    command = add_command(commands, name, run, summary, has_json=has_json)
     command.add_argument("name", help="name of the cluster")
     return command
 
@@ -66,9 +67,9 @@ def _add_yes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
-def _make_parser(call: str, description: str, fields: Iterable[Any]) -> Parser:
-    """Return a parser with an option for each of ``fields``."""
-    parser = Parser(prog=call, description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
+def _make_parser(command: str, description: str, fields: Iterable[Any]) -> Parser:
+    """Return the parser of ``command`` with an option for each of ``fields``."""
+    parser = Parser(prog=command, description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
     for field in fields:
         add_option(parser, field)
     return parser
@@ -82,7 +83,7 @@ def _list(args: argparse.Namespace) -> Reply:
     if args.json:
         return Reply(clusters.look(TIMEOUT_SECONDS))
     hint = "Add a cluster, for example: distdl clusters add lab ssh --hosts gpu1,gpu2"
-    return Reply(clusters, notes=() if any(target.named for target in cluster_configs.list_clusters()) else (hint,))
+    return Reply(clusters, notes=() if any(config.named for config in cluster_configs.list_clusters()) else (hint,))
 
 
 def _add(args: argparse.Namespace) -> None:
@@ -98,7 +99,7 @@ def _change(args: argparse.Namespace) -> None:
     print(f"Changed cluster {args.name}.")
 
 
-def _parse_options(call: str, kind: str, arguments: list[str]) -> dict[str, Any]:
+def _parse_options(command: str, kind: str, arguments: list[str]) -> dict[str, Any]:
     """Parse the options of a cluster type. Raises InvalidSpec."""
     kinds = registry.list_names("clusters")
     if kind not in kinds:
@@ -108,7 +109,7 @@ def _parse_options(call: str, kind: str, arguments: list[str]) -> dict[str, Any]
         raise InvalidSpec(
             f"The cluster type {kind} has no options.", code="cluster-kind-without-options", field="options"
         )
-    return vars(_make_parser(call, f"Options of the cluster type {kind}.", fields).parse_args(arguments))
+    return vars(_make_parser(command, f"Options of the cluster type {kind}.", fields).parse_args(arguments))
 
 
 def _show(args: argparse.Namespace) -> Reply:
@@ -138,8 +139,8 @@ def _remove(args: argparse.Namespace) -> None:
 def _list_machines(args: argparse.Namespace) -> Reply:
     if getattr(args, "name", None) is not None:
         return Reply(_get_cluster(args.name).choices("compute"))
-    targets = [target for target in cluster_configs.list_clusters() if _is_provisioner(target.kind)]
-    statuses = probe_all(targets, 2 * TIMEOUT_SECONDS) if targets else []
+    configs = [config for config in cluster_configs.list_clusters() if _is_provisioner(config.kind)]
+    statuses = probe_all(configs, 2 * TIMEOUT_SECONDS) if configs else []
     empty_message = (
         "No cluster has machines that distdl can create. Add one, for example: distdl clusters add gpu azureml --help"
     )
@@ -157,11 +158,11 @@ def _create(args: argparse.Namespace) -> Reply | None:
     _add_yes(parser)
     parser.add_argument("--wait", action="store_true", help="wait until the machines are ready")
     options = vars(parser.parse_args(args.flags))
-    yes, wait = options.pop("yes", False), options.pop("wait", False)
+    is_confirmed, wait = options.pop("yes", False), options.pop("wait", False)
     summary = ", ".join(f"{name}={value}" for name, value in options.items())
     warning = handle.format_idle_cost(int(options.get("min_nodes") or 0))
     print(f"Machines of {cluster.name}: {summary}. {warning}".strip())
-    if not (yes or _confirm("Create them?")):
+    if not (is_confirmed or _confirm("Create them?")):
         return Reply(code=1)
     cluster.create(wait=wait, **options)
     state = "is ready" if wait else "is being created"
@@ -193,7 +194,7 @@ def _get_cluster(name: str) -> handle.ClusterHandle:
 
 
 def _confirm(question: str) -> bool:
-    """Ask for confirmation at the terminal; without a terminal, --yes is required."""
+    """Ask for confirmation on the terminal. Raises InvalidSpec without a terminal."""
     if not sys.stdin.isatty():
         raise InvalidSpec(
             "This command needs confirmation.", code="confirmation-missing", field="yes", hint="Add --yes."

@@ -1,4 +1,4 @@
-"""Declaration of commands and their replies: text for a terminal, an object for a notebook."""
+"""Declares commands and their replies: text for a terminal, an object for a notebook."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _ID_HELP = "id of the job, or the last part of it"
-#: No length limit: a reader of a log may need any part of a line.
+#: A maximum length that no text reaches, because any part of a log line may be needed.
 _NO_LIMIT = sys.maxsize // 8
 
 
@@ -29,8 +29,8 @@ _NO_LIMIT = sys.maxsize // 8
 class Reply:
     """The reply of a command.
 
-    ``value`` is the object that a notebook displays. A terminal prints ``text``, or ``value`` if there is no ``text``,
-    then the ``notes``. ``code`` is the exit code.
+    ``value`` is the object that a notebook displays. A terminal prints ``text``, or ``value`` if ``text`` is None, then
+    the ``notes``. ``code`` is the exit code.
     """
 
     value: Any = None
@@ -51,17 +51,17 @@ def add_command(
     *,
     details: str = "",
     aliases: tuple[str, ...] = (),
-    reads: bool = False,
+    has_json: bool = False,
     job: Literal["", "newest", "required"] = "",
 ) -> Parser:
-    """Add a command and return its parser; ``details`` follow ``summary`` in its help. ``reads`` adds ``--json``.
+    """Add a command and return its parser; ``details`` follow ``summary`` in its help. ``has_json`` adds ``--json``.
 
-    ``job`` adds the argument of a job id, which is "required", or defaults to the "newest" job.
+    Add a job ID argument if ``job`` is "required", or an optional one that defaults to the newest job if "newest".
     """
     description = f"{summary[0].upper()}{summary[1:]}. {details}".strip()
     parser: Parser = commands.add_parser(name, help=summary, description=description, aliases=aliases)
     parser.set_defaults(run=run, command=name)
-    if reads:
+    if has_json:
         parser.add_argument("--json", action="store_true", help="print as JSON")
     if job == "required":
         parser.add_argument("id", help=_ID_HELP)
@@ -70,9 +70,11 @@ def add_command(
     return parser
 
 
-def add_group(commands: Any, name: str, run: Command, summary: str, *, details: str = "", reads: bool = False) -> Any:
-    """Add a command with subcommands, and return the object to add these to."""
-    parser = add_command(commands, name, run, summary, details=details, reads=reads)
+def add_group(
+    commands: Any, name: str, run: Command, summary: str, *, details: str = "", has_json: bool = False
+) -> Any:
+    """Add a command with subcommands and return its subparsers."""
+    parser = add_command(commands, name, run, summary, details=details, has_json=has_json)
     return parser.add_subparsers(title="commands", metavar="COMMAND")
 
 
@@ -101,7 +103,7 @@ def print_reply(reply: Reply, args: argparse.Namespace) -> None:
 
 
 def _to_data(value: Any) -> Any:
-    """Return a value as strict JSON data; non-finite numbers become their names, or null."""
+    """Return a value as strict JSON data; a number that is not finite becomes its name or null."""
     from distdl_jupyter.jobs.client import Job
 
     if isinstance(value, Job):
@@ -134,7 +136,7 @@ def parse_ranks(text: str, size: int) -> list[int]:
 
 
 def find_job(id_: str | None) -> Job:
-    """Return the job with this id, by default the newest. Raises JobNotFound."""
+    """Return the job with this id (default: the newest job). Raises JobNotFound."""
     from distdl_jupyter.jobs import client
 
     try:
@@ -148,7 +150,7 @@ def find_job(id_: str | None) -> Job:
 
 
 def make_safe(text: str, *, colors: bool) -> str:
-    """Return lines of text that are safe for a terminal."""
+    """Return text that is safe for a terminal, with the same lines."""
     if text.isprintable():
         return text
     return "\n".join(_make_line_safe(line, colors=colors) for line in text.split("\n"))
@@ -159,12 +161,12 @@ def _make_line_safe(line: str, *, colors: bool) -> str:
         return printable(line, _NO_LIMIT)
     parts = STYLES.split(line)
     safe_parts = [part if index % 2 else printable(part, _NO_LIMIT) for index, part in enumerate(parts)]
-    # The color of a line must not continue into the prompt.
+    # The color of a line must not affect the prompt.
     return "".join(safe_parts) + ("\x1b[0m" if len(parts) > 1 else "")
 
 
 class SafeStream:
-    """A wrapper of a stream that writes only safe text."""
+    """A wrapper around a stream that writes only safe text."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -181,10 +183,10 @@ class SafeStream:
 
 @contextlib.contextmanager
 def filter_output() -> Iterator[None]:
-    """Let only text, colors and font styles through to the terminal in this context.
+    """Write only text, colors and font styles to the terminal in this context.
 
-    A line printed by a job, a name or an error may contain sequences that retitle the terminal, move its cursor, hide
-    text or inject commands.
+    A log line, a name or an error may contain control sequences that change the title of the terminal, move its cursor,
+    hide text or inject commands.
     """
     out: Any = SafeStream(sys.stdout)
     err: Any = SafeStream(sys.stderr)
@@ -193,7 +195,7 @@ def filter_output() -> Iterator[None]:
 
 
 def escape_unencodable() -> None:
-    """Allow text that cannot be encoded, such as lone surrogates, to be written."""
+    """Escape characters that stdout cannot encode, such as lone surrogates."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 #: Number of jobs that ``ls`` shows without ``--all``.
 _MAX_LISTED = 20
+#: Arguments of ``add_argument`` for a flag without a value.
 _SWITCH: dict[str, Any] = {"action": "store_true"}
+#: Arguments of ``add_argument`` for ``--recorded``, whose value is 0 without a number.
 _RECORDED: dict[str, Any] = {"nargs": "?", "type": int, "const": 0, "metavar": "N"}
 _PRUNE = (
     "With both --older and --keep, a job is deleted only if it is older and not among the newest N. Jobs that have not "
@@ -35,10 +37,10 @@ _PRUNE = (
 
 def add_commands(commands: Any) -> None:
     """Add the commands to the parser of ``distdl``."""
-    command = add_command(commands, "ls", _list_jobs, "list the jobs, newest first", reads=True)
+    command = add_command(commands, "ls", _list_jobs, "list the jobs, newest first", has_json=True)
     command.add_argument("-a", "--all", **_SWITCH, help=f"show all jobs (default: the newest {_MAX_LISTED})")
 
-    add_command(commands, "show", _show, "show the details of one job", reads=True, job="newest")
+    add_command(commands, "show", _show, "show the details of one job", has_json=True, job="newest")
 
     command = add_command(commands, "logs", _print_log, "print a job's log", job="newest")
     command.add_argument("-f", "--follow", **_SWITCH, help="follow the log until the job has ended")
@@ -63,22 +65,22 @@ def add_commands(commands: Any) -> None:
     add_command(commands, "lost", _mark_lost, summary, job="required")
 
     summary = "print the packages that a job ran with, as a requirements.txt"
-    command = add_command(commands, "environment", _show_environment, summary, reads=True, job="newest")
+    command = add_command(commands, "environment", _show_environment, summary, has_json=True, job="newest")
     command.add_argument("--diff", **_SWITCH, help="print the uncommitted git changes at the start of the job")
 
-    command = add_command(commands, "time", _show_time, "show step times rank by rank", reads=True, job="newest")
+    command = add_command(commands, "time", _show_time, "show step times rank by rank", has_json=True, job="newest")
     command.add_argument("--csv", **_SWITCH, help="print one line per rank and step, times in seconds")
     command.add_argument("--figure", **_SWITCH, help="show a bar for each rank instead of the table")
 
     summary = "show the stack traces of all ranks of a job side by side"
-    command = add_command(commands, "stacks", _show_stacks, summary, reads=True, job="newest")
+    command = add_command(commands, "stacks", _show_stacks, summary, has_json=True, job="newest")
     help_text = "show the newest captured stack traces, or those with this number, without capturing new ones"
     command.add_argument("--recorded", **_RECORDED, help=help_text)
     command.add_argument("--whole", **_SWITCH, help="print every thread of every rank in Python's format")
     command.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds to wait (default 10)")
 
     summary = "profile some steps of a running job: its slowest operators, and a trace of each rank"
-    command = add_command(commands, "profile", _profile, summary, reads=True, job="newest")
+    command = add_command(commands, "profile", _profile, summary, has_json=True, job="newest")
     command.add_argument("--steps", type=int, default=5, metavar="N", help="number of steps (default 5, at most 50)")
     command.add_argument(
         "--ranks", default="", metavar="0,1", help="ranks to profile, such as 0,2 or 1-3 (default: all)"
@@ -92,17 +94,17 @@ def add_commands(commands: Any) -> None:
     command.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds to wait (default 120)")
 
     summary = "show the resource use of each rank: CPU, memory, GPU, and the disk and network of its machine"
-    command = add_command(commands, "resources", _show_resources, summary, reads=True, job="newest")
+    command = add_command(commands, "resources", _show_resources, summary, has_json=True, job="newest")
     command.add_argument("--csv", **_SWITCH, help="print all samples, one line per rank and second")
     command.add_argument("--figure", **_SWITCH, help="show curves over time instead of the newest values")
     command.add_argument("-f", "--follow", **_SWITCH, help="refresh every second until the job has ended")
 
     summary = "list the checkpoints of a job, newest first"
-    command = add_command(commands, "checkpoints", _list_checkpoints, summary, reads=True, job="newest")
+    command = add_command(commands, "checkpoints", _list_checkpoints, summary, has_json=True, job="newest")
     command.add_argument("--code", **_SWITCH, help="print the Python code that loads the newest checkpoint")
 
     summary = "send the data of a running or ended job to experiment trackers"
-    command = add_command(commands, "track", _track, summary, reads=True, job="required")
+    command = add_command(commands, "track", _track, summary, has_json=True, job="required")
     trackers_help = "mlflow, tensorboard, wandb, or several separated by commas (default: the job's own trackers)"
     command.add_argument("--with", dest="trackers", default="", metavar="NAME", help=trackers_help)
     command.add_argument(
@@ -112,7 +114,7 @@ def add_commands(commands: Any) -> None:
     command = add_command(commands, "rm", _remove, "delete ended jobs with their logs and results")
     command.add_argument("id", nargs="+", help="ids of the jobs, or the last parts of ids")
 
-    command = add_command(commands, "prune", _prune, "delete old ended jobs", details=_PRUNE, reads=True)
+    command = add_command(commands, "prune", _prune, "delete old ended jobs", details=_PRUNE, has_json=True)
     command.add_argument(
         "--older", metavar="AGE", help="only jobs that ended longer ago than this: 30d, 12h, 4w or 90min"
     )
@@ -120,13 +122,13 @@ def add_commands(commands: Any) -> None:
     command.add_argument("--dry-run", **_SWITCH, help="list the jobs that would be deleted, and delete nothing")
 
     summary = "list queued jobs with their position and what they wait for, or change their order"
-    command = add_command(commands, "queue", _show_queue, summary, reads=True)
+    command = add_command(commands, "queue", _show_queue, summary, has_json=True)
     command.add_argument("--first", metavar="ID", help="start this job before your other queued jobs")
     command.add_argument("--priority", nargs=2, metavar=("N", "ID"), help="change the priority of this job")
     command.add_argument("--move", nargs=2, metavar=("CLUSTER", "ID"), help="start this job on another cluster")
 
     summary = "show or change where messages about jobs are sent through Apprise"
-    command = add_command(commands, "notify", _notify, summary, reads=True)
+    command = add_command(commands, "notify", _notify, summary, has_json=True)
     exclusive = command.add_mutually_exclusive_group()
     address_help = (
         "read the address from the terminal without echo, or from standard input; it is a secret, so it cannot be an "
@@ -139,7 +141,7 @@ def add_commands(commands: Any) -> None:
     command.add_argument("--test", **_SWITCH, help="send a test message now")
 
 
-# commands that read -----------------------------------------------------------------------------------
+# commands that only read ------------------------------------------------------------------------------
 
 
 def _list_jobs(args: argparse.Namespace) -> Any:
@@ -149,8 +151,8 @@ def _list_jobs(args: argparse.Namespace) -> Any:
     if args.json:
         return list(client.jobs())
     rows = study_rows.fold_rows(client.list_rows())
-    displayed = rows if args.all else rows[:_MAX_LISTED]
-    return JobTable(displayed, older=len(rows) - len(displayed))
+    listed_rows = rows if args.all else rows[:_MAX_LISTED]
+    return JobTable(listed_rows, older=len(rows) - len(listed_rows))
 
 
 def _show(args: argparse.Namespace) -> Reply:
@@ -163,9 +165,9 @@ def _print_log(args: argparse.Namespace) -> None:
         escape_unencodable()
     job = find_job(args.id)
     show_rank = job.spec.process_count > 1 and args.rank is None
-    if args.tail and (hidden_count := _count_lines(job.view(), args.rank) - args.tail) > 0 and not args.follow:
+    if args.tail and (omitted_count := _count_lines(job.view(), args.rank) - args.tail) > 0 and not args.follow:
         print(
-            f"{plural(hidden_count, 'earlier line')} not shown; use --tail 0 to print all lines",
+            f"{plural(omitted_count, 'earlier line')} not shown; use --tail 0 to print all lines",
             file=sys.stderr,
             flush=True,
         )
@@ -182,7 +184,7 @@ def _count_lines(view: Any, rank: int | None) -> int:
 
 
 def format_prefix(line: LogLine, *, show_rank: bool, show_time: bool = False) -> str:
-    """Return the prefix of a line: its time, and its rank with ``show_rank``."""
+    """Return the prefix of a log line: its time with ``show_time``, and its rank with ``show_rank``."""
     text = f"{clock(line.time)} " if show_time else ""
     if show_rank or line.rank is None:
         text += f"[{'job' if line.rank is None else line.rank}] "
@@ -248,7 +250,7 @@ def _profile(args: argparse.Namespace) -> Reply:
 
 def _create_trace_note(traces: list[Path]) -> tuple[str]:
     count = "one trace" if len(traces) == 1 else f"{len(traces)} traces"
-    return (f"{traces[0].parent} has {count}: open them at https://ui.perfetto.dev",)
+    return (f"{traces[0].parent} has {count}, to open at https://ui.perfetto.dev",)
 
 
 def _list_checkpoints(args: argparse.Namespace) -> Reply:
@@ -296,7 +298,7 @@ def _prune(args: argparse.Namespace) -> Reply:
 
 def _track(args: argparse.Namespace) -> Reply:
     records = find_job(args.id).track(args.trackers, timeout=args.timeout)
-    empty_message = "The job has no tracker. Choose one with --with mlflow, tensorboard or wandb."
+    empty_message = "The job has no tracker. Choose one: --with mlflow, --with tensorboard or --with wandb."
     is_done = bool(records) and all(record.done for record in records)
     return Reply(records, "\n".join(map(str, records)) or empty_message, code=0 if is_done else 1)
 

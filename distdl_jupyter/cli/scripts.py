@@ -1,4 +1,4 @@
-"""Commands that start jobs: a script once or many times, or a rerun of an earlier job."""
+"""Commands that start jobs: run a script once or many times, or rerun a job."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_commands(commands: Any) -> None:
     _add_script_flags(add_command(commands, "run", _submit, summary)).set_defaults(follow=True)
 
     summary = "run a script with many values of its options and find the best"
-    command = add_command(commands, "sweep", _run_sweep, summary, reads=True)
+    command = add_command(commands, "sweep", _run_sweep, summary, has_json=True)
     arguments.add_sweep_flags(command)
     values_help = "values of a script option: 'lr=loguniform(1e-4,1e-1)' or width=64,128. Can be repeated"
     command.add_argument("--param", action="append", default=[], metavar="NAME=VALUES", help=values_help)
@@ -51,7 +51,7 @@ def add_commands(commands: Any) -> None:
     command.add_argument("--best", metavar="ID", help="rerun the best trial of a sweep, with the options given")
     _add_script_flags(command)
 
-    command = add_command(commands, "scale", _scale, "measure how a script scales, with short runs", reads=True)
+    command = add_command(commands, "scale", _scale, "measure how a script scales, with short runs", has_json=True)
     command.add_argument(
         "--processes", default="1,2,4", metavar="1,2,4", help="numbers of processes to measure (default: 1,2,4)"
     )
@@ -65,7 +65,7 @@ def add_commands(commands: Any) -> None:
     _add_script_flags(command)
 
     summary = "check a script or the code of a job with short runs"
-    command = add_command(commands, "check", _check, summary, reads=True)
+    command = add_command(commands, "check", _check, summary, has_json=True)
     command.add_argument("--steps", type=int, default=3, metavar="N", help="training steps per run (default: 3)")
     _add_script_flags(command)
 
@@ -103,12 +103,12 @@ def _add_script_flags(command: Parser) -> Parser:
     return command
 
 
-#: Flags of horovodrun, mpirun and torchrun with an unusual spelling.
+#: Flags of horovodrun, mpirun and torchrun that are not spelled like the option with dashes.
 _UNUSUAL_FLAGS = {"-np": "np", "--nproc": "np", "--nproc_per_node": "nproc_per_node"}
 
 
 def add_other_flags(command: argparse.ArgumentParser) -> None:
-    """Add the names that other launchers use for our options, hidden from the help."""
+    """Add the flags of other launchers for options of this package; the help does not list them."""
     for flag, name in (OTHER_FLAGS | _UNUSUAL_FLAGS).items():
         command.add_argument(flag, dest=name, type=_parse_value, help=argparse.SUPPRESS)
     command.add_argument("-m", "--module", dest="module", help=argparse.SUPPRESS)
@@ -171,7 +171,7 @@ def _follow(job: Job) -> Reply:
 
 
 def _check_launcher(args: argparse.Namespace) -> None:
-    """Remove a leading ``python``. Raises InvalidSpec with the right command for another launcher or a module."""
+    """Remove ``python`` before the script. Raises InvalidSpec with the correct command for a launcher or a module."""
     program = Path(args.script or "").name
     if re.fullmatch(r"python[\d.]*", program) and args.arguments and not Path(args.script).is_file():
         args.script, *args.arguments = args.arguments
@@ -195,18 +195,18 @@ def _check_launcher(args: argparse.Namespace) -> None:
 
 
 def _list_launcher_backends() -> dict[str, str]:
-    """Return the launcher programs that distdl submit replaces, with the backend for each."""
+    """Return the backend for each launcher program that ``distdl submit`` replaces."""
     from distdl_jupyter.core import registry
 
     return {program: label for backend in registry.load_backends() for program, label in backend.replaces.items()}
 
 
-#: Flags that many scripts define, too.
+#: Flags that many scripts define as well.
 _SCRIPT_FLAGS = ("-b", "--name", "--data", "--env", "--outputs", "--use-gpu", "--vm-size", "--price-per-hour")
 
 
 def _warn_misplaced(args: argparse.Namespace) -> None:
-    """Warn of arguments after the script that look like options of this command."""
+    """Warn about arguments after the script that look like options of this command."""
     options = {flag for name in OPTIONS for flag in list_flags(name)}.difference(_SCRIPT_FLAGS)
     misplaced = [argument for argument in args.arguments if argument.partition("=")[0] in options]
     if misplaced:
@@ -227,7 +227,7 @@ def _get_all_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _get_job_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the common options of jobs on the command line."""
+    """Return the options on the command line that every job has."""
     options = {name: getattr(args, name) for name in OPTIONS if hasattr(args, name)}
     if "environment_variables" in options:
         options["environment_variables"] = arguments.parse_env(options["environment_variables"])
@@ -235,7 +235,7 @@ def _get_job_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _parse_value(text: str) -> Any:
-    """Return the text parsed as JSON (true, 3, 0.5, "3"), else the text itself."""
+    """Return the text parsed as JSON (true, 3, 0.5, "3"), or the text itself if it is not valid JSON."""
     with contextlib.suppress(ValueError):
         return json.loads(text)
     return text
@@ -327,17 +327,17 @@ def _start_sweep(args: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
 
 
 def _follow_sweep(sweep: Sweep) -> Reply:
-    """Print a line for each ended trial until the sweep has ended."""
+    """Print a line for each trial when it has ended, until the sweep has ended."""
     from distdl_jupyter.studies import sweeps
     from distdl_jupyter.views.sweep import format_value
 
-    printed: set[int] = set()
+    printed_numbers: set[int] = set()
     try:
         while True:
             study = sweep.study
             for trial in study.trials:
-                if trial.has_ended and trial.number not in printed:
-                    printed.add(trial.number)
+                if trial.has_ended and trial.number not in printed_numbers:
+                    printed_numbers.add(trial.number)
                     value = "no value" if trial.value is None else f"{study.plan.metric} {number(trial.value)}"
                     values = ", ".join(f"{name} {format_value(text)}" for name, text in trial.params.items())
                     best = " (best)" if study.best is not None and study.best.number == trial.number else ""

@@ -22,7 +22,7 @@ _STAGING_COLUMNS = ("Data", "Node", "Copied", "Files", "From the cache")
 
 
 def describe_job(job: Job) -> Iterator[str]:
-    """Yield the current state of a job: the text of a saved notebook, then details of a running job, then its ranks."""
+    """Yield the current state of a job as lines: the text of a saved notebook, further details, and its ranks."""
     reader, now = JobReader(job.folder, curves=True), time.time()
     view = reader.catch_up()
     yield from saved.render_lines(view, reader.book, reader.spec, view.ranks[0].result or "", now)
@@ -51,11 +51,11 @@ def format_staging_row(row: StagingView) -> tuple[str, ...]:
     return row.source, row.host, f"{size(row.done)} of {size(row.total)}", files, size(row.cached) if row.cached else ""
 
 
-def describe_end(view: JobView, earlier_warnings: Collection[str] = ()) -> Iterator[str]:
-    """Yield how a job ended, how to fix a failure, and the warnings that are not in ``earlier_warnings``."""
+def describe_end(view: JobView, printed_warnings: Collection[str] = ()) -> Iterator[str]:
+    """Yield how a job ended, how to fix a failure, and the warnings that are not in ``printed_warnings``."""
     yield f"{view.name} {view.id} {view.state.value} {view.reason}".rstrip()
     if (card := make_failure_card(view)) is not None and card.hint:
         yield card.hint
     for note in view.notes:
-        if note["level"] in ("warning", "error") and note["text"] not in earlier_warnings:
+        if note["level"] in ("warning", "error") and note["text"] not in printed_warnings:
             yield f"{note['level'].capitalize()}: {note['text']}"

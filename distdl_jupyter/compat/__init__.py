@@ -1,6 +1,6 @@
-"""Drop-in replacements for calls and job files of Azure's SDK v1, Batch AI, Databricks, PySpark and Horovod.
+"""Drop-in replacements for the APIs and job files of Azure's SDK v1, Batch AI, Databricks, PySpark and Horovod.
 
-This module contains the blocking calls: they submit, show the job in a notebook, and return when it has ended.
+The functions of this module start a job, show it in a notebook, and return when it has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def run(target: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[s
     if callable(target):
         job = client.submit(target, args, kwargs, **options)
     elif kwargs:
-        raise TypeError("A script accepts only positional arguments, no keyword arguments.")
+        raise TypeError("A script accepts only positional arguments.")
     else:
         job = client.submit(entry_script=str(target), script_params=[*map(str, args)], **options)  # type: ignore[arg-type]
     ipython = sys.modules.get("IPython")

@@ -1,4 +1,4 @@
-"""Calls of Azure ML's SDK v1 (azureml-core and azureml-train-core 1.x) for jobs on any cluster.
+"""The API of Azure ML's SDK v1 (azureml-core and azureml-train-core 1.x) for jobs on any cluster.
 
 Use ``from distdl_jupyter.compat.azureml import Experiment, PyTorch, Run`` instead of the imports from ``azureml.core``
 and ``azureml.train.dnn``. In the entry script, the same import makes ``Run.get_context().log(...)`` report metrics.
@@ -31,14 +31,14 @@ _AZURE_STATES = {"canceling": "CancelRequested", "lost": "Failed"}
 
 @dataclasses.dataclass
 class MpiConfiguration:
-    """MPI for ``distributed_training``: runs Horovod ranks."""
+    """MPI as ``distributed_training``, which runs Horovod ranks."""
 
     process_count_per_node: int = 1
     node_count: int = 1
 
 
 class PyTorch:
-    """An estimator: the script, where it runs, its packages and its data. ``Experiment.submit`` starts it."""
+    """An estimator: a script with its cluster, packages and data. ``Experiment.submit`` starts it."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class PyTorch:
         use_gpu: bool = False,
         **more: Any,
     ) -> None:
-        """Accept Azure's arguments; warn about each one that has no meaning here, such as ``framework_version``.
+        """Create an estimator; warn about each of Azure's arguments that is ignored, such as ``framework_version``.
 
         ``compute_target`` is the name of a cluster of this package, or an object with that ``name``; the default is
-        this machine. ``use_gpu=True`` gives each rank a GPU where there are GPUs; False hides them. Values of
-        ``script_params`` may be Azure's datastores and data references of a Blob container.
+        this machine. ``use_gpu=True`` gives each rank a GPU if there are GPUs; False hides them. Values of
+        ``script_params`` may be Azure datastores and data references of a Blob container.
 
         Raises InvalidSpec.
         """
@@ -82,7 +82,7 @@ class PyTorch:
             warnings.warn(f"The argument {name} of PyTorch() is ignored.", stacklevel=2)
 
     def _convert_argument(self, value: Any) -> Any:
-        """Return a command-line value; a datastore or data reference becomes the environment variable of its folder."""
+        """Return a command-line argument. For a datastore or data reference, it is the variable of the data's path."""
         datastore = getattr(value, "datastore", value)
         if not hasattr(datastore, "datastore_type"):
             return value
@@ -91,7 +91,7 @@ class PyTorch:
                 f"The datastore {datastore.name} is not an Azure Blob container.",
                 code="datastore-not-blob",
                 field="script_params",
-                hint='Pass the path of its files as text, and their address to submit(data={"train": "shared:/mnt"}).',
+                hint='Pass the path of its files as a string, and use submit(data={"train": "shared:/mnt"}).',
             )
         path = str(getattr(value, "path_on_datastore", None) or "").strip("/.")
         name = re.sub(r"\W", "_", f"{datastore.name}/{path}".strip("/"), flags=re.ASCII)[:40]
@@ -101,7 +101,7 @@ class PyTorch:
 
 @dataclasses.dataclass
 class Experiment:
-    """A name for runs. ``workspace`` may be None, because clusters have their own."""
+    """A name for runs. ``workspace`` is ignored and may be None, because clusters have their own."""
 
     workspace: Any
     name: str
@@ -112,14 +112,14 @@ class Experiment:
         from distdl_jupyter.jobs import client  # lazy: ranks import this module, but need neither
 
         code = capture.capture_script(config.entry_script, config.source_directory, config.script_params)
-        # A data source makes ranks expand variables in arguments.
+        # With a layout, ranks expand variables in arguments.
         layout: dict[str, Any] = {"variables": []} if config.options["data"] else {}
         code = dataclasses.replace(code, payload_json={**code.payload_json, "layout": layout})
         return Run(self, client.launch(code, name=self.name, **config.options).id)
 
 
 class Run:
-    """A run of an experiment, that is, a job; ``Run.get_context()`` returns the current run in the entry script."""
+    """A run of an experiment: one job. ``Run.get_context()`` returns the current run in the entry script."""
 
     def __init__(self, experiment: Experiment | None, run_id: str) -> None:
         """Attach to a job by its id."""
@@ -134,7 +134,7 @@ class Run:
         return client.attach(self.id)
 
     def get_status(self) -> str:
-        """Return Azure's name for the state of the job; lost jobs are reported as failed."""
+        """Return Azure's name for the state of the job; a lost job is reported as failed."""
         state = self.job.state.value
         return _AZURE_STATES.get(state, state.capitalize())
 
@@ -157,9 +157,9 @@ class Run:
         self.job.cancel()
 
     def get_metrics(self, name: str | None = None) -> dict[str, Any]:
-        """Return the values of each metric in the order of their steps, a single value as itself.
+        """Return the values of each metric in the order of their steps; a single value is not in a list.
 
-        Only the lowest rank that logged a metric counts; ``job.metrics()`` has all ranks.
+        The values are those of the lowest rank that logged the metric; ``job.metrics()`` has all ranks.
         """
         frame = self.job.metrics().drop(columns=["step", "time", "attempt"], errors="ignore").set_index("rank")
         metrics = {}
@@ -171,11 +171,11 @@ class Run:
 
     @classmethod
     def get_context(cls) -> Run:
-        """Return the run of this rank; outside a job, return one that prints its metrics."""
+        """Return the run of this rank; outside of a job, return a run that prints its metrics."""
         return cls(None, os.environ.get("DISTDL_JOB_ID", f"OfflineRun_{uuid.uuid4()}"))
 
     def log(self, name: str, value: Any, description: str = "", step: int | None = None) -> None:
-        """Log one value of a metric in the entry script; the default step is the count of earlier values.
+        """Log one value of a metric in the entry script; the default step is the number of previous values.
 
         Raises TypeError if the value is not a single number.
         """

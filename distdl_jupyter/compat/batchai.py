@@ -1,6 +1,6 @@
 """Jobs of Azure Batch AI (retired 2019-03-31): ``batchai.submit("job.json")`` runs one as a job of this package.
 
-The fields are those of the REST API 2018-05-01. ``mpirun`` is parsed and never run: the backend starts the ranks.
+The fields are those of the REST API 2018-05-01. ``mpirun`` is parsed but never run, because the backend starts ranks.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _SHELL_PATTERN = re.compile(r"[`|<>]|\$\(|\s:\s")
 
 
 def submit(job: str | os.PathLike[str], *, mounts: Mapping[str, str] | None = None, **options: Any) -> client.Job:
-    """Run the job of a job.json and return its handle immediately; warn about ignored fields.
+    """Start the job of a job.json and return its handle immediately; warn about ignored fields.
 
     ``mounts`` maps mounts to the current locations of their files: ``{"nfs": "shared:/mnt/nfs", "extfs": "./files"}``.
-    Containers that the job mounted are read from Blob; account keys in the file are never used. ``options`` are those
-    of ``distdl_jupyter.submit`` and override the file.
+    Mounted containers are read from Blob; account keys in the file are never used. ``options`` are those of
+    ``distdl_jupyter.submit`` and override the file.
 
     Raises InvalidSpec if something is missing, and the errors of ``distdl_jupyter.submit``.
     """
@@ -74,7 +74,7 @@ def submit(job: str | os.PathLike[str], *, mounts: Mapping[str, str] | None = No
 
 
 def _read_fields(path: Path) -> dict[str, Any]:
-    """Return the fields of a job.json that are set; those within ``properties`` become top-level fields."""
+    """Return the fields of a job.json that are set; fields in ``properties`` become top-level fields."""
     account = os.environ.get("AZURE_BATCHAI_STORAGE_ACCOUNT")
     text = path.read_text(encoding="utf-8-sig")
     content = json.loads(text.replace("<AZURE_BATCHAI_STORAGE_ACCOUNT>", account) if account else text)
@@ -145,7 +145,7 @@ class _ImportedJob:
         return script.resolve()
 
     def _to_rank_path(self, text: str) -> str:
-        """Replace paths below the mount root by the variables of data sources. Raises InvalidSpec for unknown ones."""
+        """Replace each path below the mount root by the variable of a data source. Raises InvalidSpec."""
         return _MOUNT_PATH_PATTERN.sub(self._add_data, text)
 
     def _add_data(self, match: re.Match[str]) -> str:
@@ -165,7 +165,7 @@ class _ImportedJob:
             self.options["outputs"] = self._locate(match[1])
 
     def _locate(self, subpath: str) -> str:
-        """Return the current location of a path below the mount root: a mount, Blob, beside job.json, or ""."""
+        """Return the location of a path below the mount root: in a mount, in Blob, next to job.json, or ""."""
         for parent in (subpath, *map(str, PurePosixPath(subpath).parents)):
             if address := self._mounts.get(parent) or self._containers.get(parent):
                 return address.rstrip("/") + subpath[len(parent) :]

@@ -1,4 +1,4 @@
-"""The calls of ``pyspark.ml.torch.distributor`` and ``pyspark.ml.deepspeed``, with live logs and the first failure.
+"""The API of ``pyspark.ml.torch.distributor`` and ``pyspark.ml.deepspeed``, with live logs and the first failure.
 
 Use ``from distdl_jupyter.compat.pyspark import TorchDistributor`` instead of ``from pyspark.ml.torch.distributor import
 TorchDistributor`` (PySpark 4). With ``local_mode=False``, the ranks are tasks of one barrier stage in the notebook's
@@ -25,12 +25,12 @@ class TorchDistributor:
         local_mode: bool = True,
         use_gpu: bool = True,
     ) -> None:
-        """``use_gpu=True`` gives each rank a GPU where there are GPUs; False hides them. Raises InvalidSpec."""
+        """``use_gpu=True`` gives each rank a GPU if there are GPUs; False hides them. Raises InvalidSpec."""
         self.num_processes, self.local_mode, self.use_gpu = num_processes, local_mode, use_gpu
         check_count(num_processes, "num_processes")
 
     def run(self, train_object: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any | None:
-        """Run it and return the value of rank 0, None for a file. Raises JobFailed, and the errors of ``submit``."""
+        """Run it and return the value of rank 0, or None for a file. Raises JobFailed and the errors of ``submit``."""
         job = compat.run(train_object, args, kwargs, **self._build_options())
         return job.result() if callable(train_object) else None
 

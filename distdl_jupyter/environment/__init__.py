@@ -1,1 +1,1 @@
-"""Checks the Python environment and builds Horovod. Independent of jobs and backends."""
+"""Checks the Python environment and builds Horovod, independently of jobs and backends."""

@@ -37,14 +37,17 @@ from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Cuda, Mpi
 from distdl_jupyter.node.headroom import cores
 
+#: A function that shows a short text about the progress.
 Progress = Callable[[str], None]
 
+#: A progress line of CMake: the percentage and the file.
 _COMPILE_STEP = re.compile(r"\[\s*(\d+)%\] (?:Building|Linking) CXX (?:\w+ )+(?:\S*/)?(\S+)")
-#: The number of bytes at the end of the log that are searched for progress lines of CMake.
+#: Number of bytes at the end of the log that are searched for progress lines.
 _TAIL_BYTES = 64 * 1024
 
-#: Lines of a log that report an error, and the maximum number of lines in an error message.
+#: A line of a log that reports an error.
 _ERROR_LINE = re.compile(r"\b(?:fatal )?error\b[ :]|\bCMake Error\b|\bundefined reference\b|^nvcc fatal", re.IGNORECASE)
+#: Maximum number of lines of a log in an error message.
 _MAX_LINES = 25
 
 
@@ -62,7 +65,7 @@ class BuildFailed(PluginUnavailable):
 
 
 def find_compile_step(log: Path) -> str:
-    """Return the percentage and the file of the last progress line of CMake in a log, "" without one."""
+    """Return the percentage and the file of the last progress line of CMake in a log, or "" if there is none."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
         steps = _COMPILE_STEP.findall(file.read().decode(errors="replace"))
@@ -86,11 +89,11 @@ def run_step(
     *,
     log: Path,
     progress: Progress,
-    started: float,
+    start_time: float,
 ) -> None:
     """Run one command of a build, with its output appended to ``log``.
 
-    ``progress`` is called every second with a text that includes the time since ``started`` (monotonic seconds).
+    ``progress`` is called every second with a text that includes the time since ``start_time`` (monotonic seconds).
     Raises BuildFailed if the command fails. An interruption kills the command and its children.
     """
     with log.open("ab") as output:
@@ -106,7 +109,7 @@ def run_step(
     try:
         while process.poll() is None:
             step = find_compile_step(log) or step
-            progress(f"{name}: {step}{', ' if step else ''}{duration(time.monotonic() - started)} elapsed")
+            progress(f"{name}: {step}{', ' if step else ''}{duration(time.monotonic() - start_time)} elapsed")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=1.0)
     except BaseException:
@@ -116,13 +119,14 @@ def run_step(
     if process.returncode != 0:
         log_text = log.read_text(encoding="utf-8", errors="replace")
         raise BuildFailed(
-            f"{name[0].upper()}{name[1:]} failed after {duration(time.monotonic() - started)}.",
+            f"{name[0].upper()}{name[1:]} failed after {duration(time.monotonic() - start_time)}.",
             code="build-step-failed",
             hint=f"{find_remedy(log_text)} Full log: {log}",
             output=extract_errors(log_text),
         )
 
 
+#: Messages of pip without a connection to a package index.
 _NO_INDEX = (
     r"No matching distribution|Could not find a version|Failed to establish a new connection|ReadTimeoutError"
     r"|Temporary failure in name resolution|Max retries exceeded"
@@ -157,9 +161,10 @@ HOROVOD_VERSION = "0.28.1"
 #: The SHA-256 digest of horovod-0.28.1.tar.gz, the source distribution on PyPI.
 _SOURCE_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 
+#: Requirements of the build, except torch.
 _BUILD_TOOLS = ("cmake>=3.18", "setuptools<81", "wheel", "packaging", "cloudpickle", "psutil", "pyyaml", "cffi")
 
-#: Memory in bytes for each concurrent compiler; compiling a file that includes torch's headers needs 1 to 2 GB.
+#: Memory in bytes for each compiler process; compiling a file that includes torch's headers needs 1 to 2 GB.
 _BYTES_PER_COMPILER = 2 * 1024**3
 
 #: Increment this after a change of this module or its patches that makes earlier wheels unusable.
@@ -171,11 +176,11 @@ class Recipe:
     """The inputs of a build: the installed torch and the optional parts."""
 
     inspection: Inspection
-    #: None for a build with only Gloo.
+    #: The MPI to use, or None for a build with only Gloo.
     mpi: Mpi | None = None
-    #: None for a build without NCCL, or with the GPU operations of ``HOROVOD_GPU_OPERATIONS``.
+    #: The CUDA toolkit to use, or None for a build without NCCL or with ``HOROVOD_GPU_OPERATIONS``.
     cuda: Cuda | None = None
-    #: TensorFlow's version, "" for a build without it.
+    #: TensorFlow's version, or "" for a build without TensorFlow.
     tensorflow: str = ""
 
     @property
@@ -199,7 +204,7 @@ class Recipe:
 def build_wheel(recipe: Recipe, progress: Progress) -> Path:
     """Build the wheel and return its path in the cache. The caller must hold the lock of the recipe's key.
 
-    The output of the tools is written to a log in the cache, which is removed after a success. Raises BuildFailed with
+    The output of the tools is written to a log in the cache, which is deleted after success. Raises BuildFailed with
     the first errors in the log, and PluginUnavailable if a prerequisite is missing.
     """
     toolchain.require(toolchain.find_missing_for_build())
@@ -210,7 +215,7 @@ def build_wheel(recipe: Recipe, progress: Progress) -> Path:
     workspace = _create_wheel_folder() / f"build-{hashlib.sha256(recipe.key.encode()).hexdigest()[:8]}"
     shutil.rmtree(workspace, ignore_errors=True)
     workspace.mkdir()
-    run = partial(run_step, log=log, progress=progress, started=time.monotonic())
+    run = partial(run_step, log=log, progress=progress, start_time=time.monotonic())
     tools, sources, wheels = (str(workspace / name) for name in ("tools", "source", "wheel"))
     requirement = workspace / "horovod.txt"
     requirement.write_text(f"horovod=={HOROVOD_VERSION} --hash=sha256:{_SOURCE_SHA256}\n")
@@ -263,7 +268,7 @@ def get_build_variables(recipe: Recipe, workspace: Path) -> dict[str, str]:
 
 
 def find_wheel(key: str) -> Path | None:
-    """Return the cached wheel for ``key``, None if there is no such wheel or another user could have written it."""
+    """Return the cached wheel for ``key``, or None if there is none or another user could have written it."""
     folder = get_cache_directory() / "wheels" / key
     if permissions.find_tree_refusal(folder):
         return None
@@ -289,14 +294,14 @@ def lock(key: str, on_wait: Callable[[float], None]) -> Iterator[None]:
 
     Raises PermissionError if the cache belongs to another user or others can write to it.
     """
-    started = time.monotonic()
+    start_time = time.monotonic()
     with (_create_wheel_folder() / f"{key}.lock").open("a") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                on_wait(time.monotonic() - started)
+                on_wait(time.monotonic() - start_time)
                 time.sleep(1.0)
         yield
 

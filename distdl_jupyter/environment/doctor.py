@@ -1,4 +1,4 @@
-"""Checks this environment and prints a table; each failed check has a remedy.
+"""Checks this environment and reports the results as a table; each failed check has a remedy.
 
 Checks that are slow or can crash (torch, nvidia-smi, mpirun) run concurrently in subprocesses with a timeout. Importing
 this module imports no framework.
@@ -27,8 +27,10 @@ from distdl_jupyter.node import devices
 
 Status = Literal["ok", "warn", "fail", "absent"]
 
-#: Free bytes on the disk of the job folders below which the check warns, and below which it fails.
-_LOW_DISK_BYTES, _MIN_DISK_BYTES = 5 * 10**9, 200 * 10**6
+#: Free bytes on the disk of the job folders below which the check warns.
+_LOW_DISK_BYTES = 5 * 10**9
+#: Free bytes on the disk of the job folders below which the check fails.
+_MIN_DISK_BYTES = 200 * 10**6
 #: The folder of the bundled front end of the panels.
 _FRONT_END_FOLDER = Path(__file__).parents[1] / "widgets" / "static"
 
@@ -50,7 +52,7 @@ class Verdict:
 
 
 def diagnose() -> list[Verdict]:
-    """Return the rows of the table. Importing torch takes 2 to 10 s. Never raises if something is missing."""
+    """Return the rows of the table. Importing torch takes 2 to 10 s. Never raises for missing software."""
     with ThreadPoolExecutor() as pool:
         pending_inspection, pending_gpus = pool.submit(inspect_environment), pool.submit(_query_gpu_names)
         mpi, missing = pool.submit(find_mpi), pool.submit(find_missing_for_build)
@@ -95,7 +97,7 @@ def render(rows: Sequence[Verdict], *, use_color: bool = False) -> str:
 
 
 def diagnose_with_progress() -> list[Verdict]:
-    """Return the rows of ``diagnose``; show a message on a terminal meanwhile."""
+    """Return the rows of ``diagnose``, and show a message on a terminal while it runs."""
     progress = ConsoleProgress()
     if sys.stderr.isatty():
         progress("checking the environment; importing torch takes a few seconds")

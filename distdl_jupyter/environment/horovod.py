@@ -1,4 +1,4 @@
-"""``distdl install horovod``: builds a wheel or uses a cached one, installs it, and checks that it can be imported."""
+"""``distdl install horovod``: builds a wheel or uses a cached one, installs it and imports it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distdl_jupyter.environment.build import BuildFailed, Progress, Recipe, buil
 from distdl_jupyter.environment.inspection import TIMEOUT_MESSAGE, Inspection, inspect_environment
 from distdl_jupyter.environment.toolchain import Cuda, Mpi, Prerequisite, can_compile, find_cuda, find_mpi
 
-#: Timeout in seconds of the first import of torch, which reads gigabytes and compiles thousands of files.
+#: Timeout in seconds for the first import of torch, which reads gigabytes and compiles thousands of files.
 _IMPORT_SECONDS = 600.0
 
 _RUNTIME_REQUIREMENTS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
@@ -44,7 +44,7 @@ def install(
     Raises PluginUnavailable if a prerequisite is missing, and BuildFailed with the first errors of the log if the
     build, the installation or the import fails.
     """
-    started = time.monotonic()
+    start_time = time.monotonic()
     toolchain.require(toolchain.find_missing_for_install())
     included_mpi, mpi_note = _choose_mpi() if mpi else (None, "")
     progress("checking torch and Horovod")
@@ -65,7 +65,7 @@ def install(
     note = "" if is_complete else f"{mpi_note} {cuda_note}".strip()
     parts = listing([*installed.controllers, *(["NCCL"] if installed.has_nccl else [])])
     title = f"Horovod {installed.horovod_version} for {listing(installed.frameworks)} with {parts}"
-    return f"{title} {result} ({duration(time.monotonic() - started)}). {note}".rstrip()
+    return f"{title} {result} ({duration(time.monotonic() - start_time)}). {note}".rstrip()
 
 
 def _choose_mpi() -> tuple[Mpi | None, str]:
@@ -81,7 +81,7 @@ def _choose_mpi() -> tuple[Mpi | None, str]:
 
 
 def _choose_cuda(inspection: Inspection) -> tuple[Cuda | None, str]:
-    """Return the CUDA toolkit, or None and the missing part. The user's HOROVOD_GPU_OPERATIONS has priority."""
+    """Return the CUDA toolkit to use, or None and the missing part. HOROVOD_GPU_OPERATIONS takes precedence."""
     cuda = None if "HOROVOD_GPU_OPERATIONS" in os.environ else find_cuda(inspection)
     return (None, str(cuda)) if isinstance(cuda, Prerequisite) else (cuda, "")
 
@@ -91,7 +91,7 @@ def _is_current(recipe: Recipe) -> bool:
     installed = recipe.inspection
     if not (_is_usable(installed, recipe) and installed.has_gloo):
         return False
-    origin = ""  # the address that pip recorded; a package from an index has none
+    origin = ""  # the URL that pip recorded; a package from an index has none
     with contextlib.suppress(metadata.PackageNotFoundError):
         origin = unquote(metadata.distribution("horovod").read_text("direct_url.json") or "")
     if "/wheels/horovod-" in origin:
@@ -106,23 +106,23 @@ def _is_usable(inspection: Inspection, recipe: Recipe) -> bool:
 def _ensure_installed(recipe: Recipe, progress: Progress, *, force: bool) -> tuple[str, Inspection]:
     """Keep the installed Horovod if it suffices, else install the cached wheel, else build and install one.
 
-    Returns the action as the end of a sentence, and the facts from an import of Horovod.
+    Return the action as the end of a sentence, and the results of importing Horovod.
     """
     if not force and _is_current(recipe):
         return "is already installed and works", recipe.inspection
     with lock(recipe.key, lambda seconds: progress(f"waiting for another build: {duration(seconds)}")):
         cached = None if force else find_wheel(recipe.key)
         if cached is not None:
-            progress("installing the wheel built earlier")
+            progress("installing the cached wheel")
             with contextlib.suppress(BuildFailed):
-                return "was installed from a wheel built earlier", _install_wheel(cached, recipe, progress)
-            progress("the wheel built earlier does not work here; rebuilding")
+                return "was installed from a cached wheel", _install_wheel(cached, recipe, progress)
+            progress("the cached wheel does not work here; rebuilding")
             shutil.rmtree(cached.parent, ignore_errors=True)
         return "was built and installed", _install_wheel(build_wheel(recipe, progress), recipe, progress)
 
 
 def _install_wheel(wheel: Path, recipe: Recipe, progress: Progress) -> Inspection:
-    """Install a wheel and return the facts from an import. Raises BuildFailed if either fails."""
+    """Install a wheel, import Horovod, and return the results. Raises BuildFailed if either fails."""
     progress("installing Horovod")
     for args in (_RUNTIME_REQUIREMENTS, ("--no-deps", "--force-reinstall", str(wheel))):
         result = subprocess.run([*get_pip_args("install"), "-q", *args], capture_output=True, text=True, check=False)
@@ -147,8 +147,8 @@ def _install_wheel(wheel: Path, recipe: Recipe, progress: Progress) -> Inspectio
 class ConsoleProgress:
     """A progress callback: call it with a short text, and call ``clear()`` before printing anything else.
 
-    On a terminal each text replaces the previous one. Otherwise the texts of a step, which have the same beginning up
-    to the first colon, are printed at most every ``every_seconds``.
+    On a terminal, each text replaces the previous one. Otherwise, the texts of a step, which are equal up to the first
+    colon, are printed at most every ``every_seconds``.
     """
 
     def __init__(self, stream: TextIO | None = None, every_seconds: float = 30.0) -> None:
@@ -168,7 +168,7 @@ class ConsoleProgress:
             self._write(f"{text}\n")
 
     def clear(self) -> None:
-        """Clear the rewritten line."""
+        """Clear the line on a terminal."""
         if self._stream.isatty():
             self._write("\r\x1b[K")
 
@@ -178,7 +178,7 @@ class ConsoleProgress:
 
 
 def main(*, framework: str | None, force: bool, mpi: bool) -> int:
-    """Install Horovod and print the result; return 0 after success, 1 after a failure, 130 after an interruption.
+    """Install Horovod and print the result; return 0 after success, 1 after a failure, 130 after an interrupt.
 
     ``framework`` is ``torch`` or ``torch,tensorflow``; None means the frameworks of the installed Horovod.
     """

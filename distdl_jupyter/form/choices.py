@@ -57,13 +57,13 @@ def list_choices() -> FormChoices:
 
 
 def _describe_option(name: str) -> OptionField:
-    about = OPTIONS[name]
-    kind: OptionKind = "flag" if about.is_switch else "number" if about.value_type in (int, float) else "text"
-    return OptionField(name, about.label, about.help, kind)
+    option = OPTIONS[name]
+    kind: OptionKind = "flag" if option.is_switch else "number" if option.value_type in (int, float) else "text"
+    return OptionField(name, option.label, option.help, kind)
 
 
 def list_backends() -> tuple[BackendChoice, ...]:
-    """Return the backends to choose from, single-process backends last, each with the reason if it cannot be used."""
+    """Return the available backends, single-process backends last, each with the reason if it cannot be used."""
     plugins = sorted(registry.load_backends(), key=lambda plugin: not plugin.communicates)
     labels = [
         label for plugin in plugins for label in ([plugin.name] if plugin.name in plugin.labels else plugin.labels)
@@ -84,17 +84,17 @@ def _describe_backend(label: str) -> BackendChoice:
     )
 
 
-def guess_backend(offered: Sequence[BackendChoice], preferred: str, process_count: int) -> str:
-    """Return the label to preselect: that of the backend used by the code, else the default for the process count."""
-    matching = [choice for choice in offered if choice.backend == preferred]
-    if matching:
-        return next((choice for choice in matching if not choice.reason), matching[0]).label
-    has_default = any(choice.label == registry.DEFAULT_BACKEND and not choice.reason for choice in offered)
+def guess_backend(choices: Sequence[BackendChoice], code_backend: str, process_count: int) -> str:
+    """Return the label to preselect: for the backend that the code uses, else the default for the process count."""
+    matches = [choice for choice in choices if choice.backend == code_backend]
+    if matches:
+        return next((choice for choice in matches if not choice.reason), matches[0]).label
+    has_default = any(choice.label == registry.DEFAULT_BACKEND and not choice.reason for choice in choices)
     return registry.DEFAULT_BACKEND if process_count > 1 and has_default else registry.SINGLE_PROCESS_BACKEND
 
 
 def list_clusters() -> tuple[ClusterChoice, ...]:
-    """Return the clusters, user-defined ones last, each with the reason why it cannot be used."""
+    """Return the clusters, user-defined ones last, each with the reason if it cannot be used."""
     configs = cluster_configs.list_defaults()
     with contextlib.suppress(DistDLError):
         configs += cluster_configs.list_named()
@@ -123,7 +123,7 @@ def _describe_cluster(config: cluster_configs.ClusterConfig) -> ClusterChoice:
 
 
 def list_vm_sizes() -> tuple[VmSizeChoice, ...]:
-    """Return one row per size by ascending GPU memory; fractional, incompletely known and retired sizes come last."""
+    """Return one row per size by ascending GPU memory. Incompletely known, fractional and retired sizes come last."""
     return tuple(dataclasses.replace(row, price=_format_cached_price(row.name)) for row in _list_size_rows())
 
 
@@ -154,7 +154,7 @@ def _describe_size(size: azure.VmSize) -> VmSizeChoice:
 
 
 def _format_cached_price(name: str) -> str:
-    """Return ``3.50 USD/h (source)``, "" if none is cached."""
+    """Return ``3.50 USD/h (source)``, or "" if no price is cached."""
     price = prices.find_cached(name)
     return f"{money(price.per_hour, price.currency)}/h ({price.source})" if price else ""
 
@@ -166,7 +166,7 @@ _LEVELS = ("error", "warning")
 
 
 def find_cluster(name: str) -> tuple[ClusterConfig | None, Cluster | None]:
-    """Return a cluster and its class; None and None if it is unknown or cannot be loaded."""
+    """Return a cluster and its class, or (None, None) if it is unknown or cannot be loaded."""
     with contextlib.suppress(DistDLError):
         config = cluster_configs.find(name)
         return config, registry.get("clusters", config.kind)
@@ -174,7 +174,7 @@ def find_cluster(name: str) -> tuple[ClusterConfig | None, Cluster | None]:
 
 
 def poll_cluster(compute_target: str, backend: str, timeout: float, *, fresh: bool = False) -> CachedStatus | None:
-    """Return the current state of a remote cluster, None for others; polling continues in the background."""
+    """Return the current state of a remote cluster, or None for another one. Polling continues in the background."""
     config, plugin = find_cluster(compute_target)
     if config is not None and plugin is not None and plugin.is_remote:
         with contextlib.suppress(DistDLError):
@@ -182,28 +182,28 @@ def poll_cluster(compute_target: str, backend: str, timeout: float, *, fresh: bo
     return None
 
 
-def select_problems(status: CachedStatus) -> CachedStatus:
+def select_problems(cached: CachedStatus) -> CachedStatus:
     """Return the state with only those checks that need a remedy, the most severe first."""
-    if status.checks is None:
-        return status
-    checks = [check for check in merge_hosts(status.checks) if check.level in _LEVELS]
-    return dataclasses.replace(status, checks=tuple(sorted(checks, key=lambda check: _LEVELS.index(check.level))))
+    if cached.checks is None:
+        return cached
+    checks = [check for check in merge_hosts(cached.checks) if check.level in _LEVELS]
+    return dataclasses.replace(cached, checks=tuple(sorted(checks, key=lambda check: _LEVELS.index(check.level))))
 
 
-def get_min_gpus(status: CachedStatus | None) -> int:
-    """Return the number of GPUs that every running node has, 0 if unknown."""
-    nodes = [node for node in status.status.nodes if node.state == "up"] if status and status.status else []
+def get_min_gpus(cached: CachedStatus | None) -> int:
+    """Return the number of GPUs that every running node has, or 0 if it is unknown."""
+    nodes = [node for node in cached.status.nodes if node.state == "up"] if cached and cached.status else []
     return min((node.gpus for node in nodes), default=0)
 
 
 # cost -------------------------------------------------------------------------------------------------
 
-#: The problem of an unknown price of Spot nodes.
+#: The reason why the price of Spot nodes is unknown.
 SPOT_PRICE_PROBLEM = "Spot prices vary. Enter the price yourself."
 
 
 class RentedNodes(NamedTuple):
-    """The nodes that a cluster rents; ``size`` is "" if unknown, and ``is_interruptible`` nodes may be preempted."""
+    """The nodes that a cluster rents. ``size`` is "" if it is unknown; ``is_interruptible`` nodes may be preempted."""
 
     is_billed: bool = False
     size: str = ""
@@ -211,7 +211,7 @@ class RentedNodes(NamedTuple):
 
 
 def get_rented_nodes(compute_target: str, vm_size: str) -> RentedNodes:
-    """Return the known facts about the nodes of a cluster without a request to it."""
+    """Return what is known about the nodes of a cluster without a request to it."""
     config, plugin = find_cluster(compute_target)
     is_provisioner = isinstance(plugin, Provisioner)
     if config is None or not is_provisioner:
@@ -222,7 +222,7 @@ def get_rented_nodes(compute_target: str, vm_size: str) -> RentedNodes:
 
 
 def compute_cost(values: FormValues) -> CurrentCost | None:
-    """Return the current cost of all nodes, None if they are free. A price typed by the user takes precedence."""
+    """Return the current cost of all nodes, or None if they are free. A price typed by the user takes precedence."""
     nodes, node_count = get_rented_nodes(values.compute_target, values.vm_size), values.node_count
     if not nodes.is_billed and not values.price_per_hour.strip():
         return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distdl_jupyter.core import space
-from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.options import DEFAULTS, OPTIONS, list_flags
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form import arguments, values
@@ -28,7 +28,7 @@ _MAGIC = re.compile(r"(%%\S*)[ \t]*(.*)")
 
 @dataclass(frozen=True, slots=True)
 class CellText:
-    """A cell: ``magic`` has its %% signs ("": no magic), ``line`` is the rest of the magic's line, ``body`` all below.
+    """The text of a cell: ``magic`` with its %%, or "" if there is none; ``line``, the rest of its line; and ``body``.
 
     ``first_line`` is the line number in the cell at which ``body`` starts.
     """
@@ -45,7 +45,7 @@ class CellText:
 
 
 def split_cell(text: str) -> CellText:
-    """Return the parts of a cell's text. Empty lines above a magic do not count, as in IPython."""
+    """Return the parts of a cell's text. As in IPython, empty lines above a magic are ignored."""
     body = text.lstrip("\n")
     empty_lines = len(text) - len(body)
     first, _, rest = body.partition("\n")
@@ -60,8 +60,8 @@ def split_cell(text: str) -> CellText:
 class MagicLine:
     """The parsed magic line of a cell: ``values`` of fields of the form, and environment variables.
 
-    ``other_flags`` are the arguments without a field, ``magic_flags`` the arguments that only this magic accepts (the
-    magic is ``%%sweep`` if ``is_sweep``). ``problem`` is why the line cannot be parsed.
+    ``other_flags`` are the arguments that have no field. ``magic_flags`` are those that only this magic accepts, which
+    is ``%%sweep`` if ``is_sweep``. ``problem`` is why the line cannot be parsed, or None if it can.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -109,11 +109,24 @@ def parse_magic_line(text: CellText, defaults: Mapping[str, Any]) -> MagicLine:
         return MagicLine(problem=error, is_sweep=is_sweep)
 
 
+def parse_search_space(text: str) -> dict[str, Any]:
+    """Return the parameters of a sweep that a user typed. Raises InvalidSpec."""
+    parameters, rest = space.parse_line(text)
+    if rest.strip():
+        raise InvalidSpec(
+            f"Cannot parse {rest.split()[0]}.",
+            code="sweep-line-unreadable",
+            field="parameters",
+            hint="Write NAME=VALUES, such as width=64,128.",
+        )
+    return parameters
+
+
 # writing a line ---------------------------------------------------------------------------------------
 
 #: Options that a line always contains.
 _ALWAYS_WRITTEN = ("node_count", "process_count_per_node", "distributed_backend")
-#: Maximum length of an argument; a variable name replaces longer arguments to keep the cell readable.
+#: Maximum number of characters of an argument; a variable name replaces a longer one to keep the cell readable.
 _MAX_ARGUMENT_LENGTH = 60
 
 
@@ -122,7 +135,7 @@ def format_line(
 ) -> str:
     """Return ``%%distributed ...`` for options under their primary names; None and empty values are omitted.
 
-    ``extra`` are arguments that are inserted unchanged before the variable. An empty ``variable`` omits ``-o``.
+    ``extra`` arguments are inserted unchanged before the variable. An empty ``variable`` omits ``-o``.
     """
     return " ".join(
         [magic, *format_arguments(dict(_select_options(options))), *extra, *(["-o", variable] if variable else [])]
@@ -157,25 +170,25 @@ def format_arguments(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _format_assignment(name: str, text: str) -> str:
-    """Return NAME=VALUE, for a secret only its name, and for a multi-line value ""."""
+    """Return NAME=VALUE, or only NAME for a secret, or "" for a value of several lines."""
     if is_secret(name, text):
         return name
     return f"{name}={text}" if len(text.splitlines()) < 2 else ""
 
 
 def format_cell(
-    magic_line: str, function: str, args: Sequence[Any], kwargs: Mapping[str, Any], varied: Iterable[str] = ()
+    magic_line: str, function: str, args: Sequence[Any], kwargs: Mapping[str, Any], parameters: Iterable[str] = ()
 ) -> str:
     """Return the whole cell: ``magic_line``, then a call of the function.
 
-    ``varied`` are the arguments that a sweep varies.
+    ``parameters`` are the names of the arguments that a sweep varies.
     """
     values = [_format_literal(value, f"argument_{number}") for number, value in enumerate(args, 1)]
-    codes = {name: _format_literal(value, name) for name, value in kwargs.items()} | {name: name for name in varied}
+    codes = {name: _format_literal(value, name) for name, value in kwargs.items()} | {name: name for name in parameters}
     return f"{magic_line}\n{function}({', '.join([*values, *(f'{name}={code}' for name, code in codes.items())])})"
 
 
 def _format_literal(value: Any, name: str) -> str:
-    """Return a value as code if that is short and exact, else a placeholder variable for the user to define."""
+    """Return a value as code if that is short and exact, else the name of a variable that the user has to define."""
     is_exact = isinstance(value, str | int | float | bool | type(None))
     return repr(value) if is_exact and len(repr(value)) <= _MAX_ARGUMENT_LENGTH else name

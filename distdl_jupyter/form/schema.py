@@ -37,7 +37,7 @@ class DataRow(PageRequest, frozen=True):
 
 
 class FormValues(PageRequest, frozen=True, kw_only=True):
-    """The values of the form under the names of the options; 0 and "" mean none.
+    """The values of the form under the names of the options; 0 and "" mean that an option is not set.
 
     Options with a separate control are fields; ``other_options`` contains the other options as typed.
     """
@@ -45,7 +45,7 @@ class FormValues(PageRequest, frozen=True, kw_only=True):
     vm_size: str = ""
     node_count: Count = 1
     process_count_per_node: Count = 1
-    #: One process for each GPU of a node.
+    #: Whether to run one process for each GPU of a node.
     automatic: bool = False
     distributed_backend: str = "plain"
     backend_options: dict[str, OptionValue] = field(default_factory=dict)
@@ -58,26 +58,29 @@ class FormValues(PageRequest, frozen=True, kw_only=True):
     other_options: dict[str, OptionValue] = field(default_factory=dict)
     metrics_from_output: bool = True
     allow_undefined: bool = False
-    #: Trackers, separated by commas; off for none.
+    #: Trackers, separated by commas, or "off".
     track: str = ""
     data: tuple[DataRow, ...] = ()
     pip_packages: tuple[str, ...] = ()
     conda_packages: tuple[str, ...] = ()
     #: The path of a file, or its text.
     requirements: str = ""
-    #: Additional destination of outputs, and price of a node per hour, both as typed.
+    #: Additional destination of outputs, as typed.
     outputs: str = ""
+    #: Price of a node per hour, as typed.
     price_per_hour: str = ""
-    #: The search space of a sweep as typed: lr=loguniform(1e-4,1e-1) width=64,128; "" for a single job. The following
-    #: fields apply only to a sweep: number of trials, metric to compare, number of parallel trials.
+    #: The search space of a sweep as typed (lr=loguniform(1e-4,1e-1) width=64,128), or "" for a single job.
     sweep: str = ""
+    #: Number of trials of a sweep.
     trials: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = 0
+    #: The metric by which a sweep compares trials.
     metric: str = ""
+    #: Number of trials of a sweep that run at the same time.
     parallel: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = 0
 
 
 class Variable(PageRequest, frozen=True):
-    """An environment variable; the value None is a secret that is stored by the server or the page."""
+    """An environment variable; ``value`` is None for a secret, which the server or the page stores."""
 
     name: str
     value: str | None = None
@@ -89,8 +92,8 @@ class FormRequest(PageRequest, frozen=True, kw_only=True):
 
     ``code`` is the text with its ``%%distributed`` line, if it has one; ``values`` and ``environment`` are None to
     start from that line. ``apply`` is the code of the suggestion to apply. ``standalone`` is true for text without a
-    notebook; ``refresh`` refreshes the names and the cluster. ``kernel_name`` is the id of the kernel whose Python
-    would run it; "" is the server's Python.
+    notebook; ``refresh`` refreshes the names and the cluster. ``kernel_name`` is the kernel spec whose Python would run
+    the text (default: the server's Python).
     """
 
     code: str = ""
@@ -110,9 +113,9 @@ class FormRequest(PageRequest, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmSizeChoice:
-    """One VM size; "" is unknown. ``search_text`` is the lower-case text that the filter searches.
+    """One VM size; unknown values are "". ``search_text`` is the lower-case text that the filter searches.
 
-    ``gpu`` is the model as one word, ``memory_gib`` the memory of each GPU, ``retired`` the day it was retired, and
+    ``gpu`` is the model as one word, ``memory_gib`` the memory of each GPU, ``retired`` the date of its retirement, and
     ``price`` the price per hour with its source.
     """
 
@@ -135,7 +138,7 @@ class VmSizeChoice:
 
 @dataclass(frozen=True, slots=True)
 class OptionField:
-    """The field of an option of a job or a backend; if ``label`` is "", the page derives it from the name."""
+    """The form field for an option of a job or a backend; if ``label`` is "", the page derives it from the name."""
 
     name: str
     label: str
@@ -147,7 +150,7 @@ class OptionField:
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
-    """One backend; ``reason`` is why it cannot be used here, "" if it can."""
+    """One backend; ``reason`` is why it cannot be used here, or "" if it can."""
 
     label: str
     backend: str
@@ -158,10 +161,10 @@ class BackendChoice:
 
 @dataclass(frozen=True, slots=True)
 class ClusterChoice:
-    """One cluster; ``system`` is the operating system of this machine, "" for other clusters.
+    """One cluster; ``system`` is the operating system of this machine, or "" for another cluster.
 
-    The nodes of a remote cluster are other machines: backends must be installed there. The user added the ``named``
-    clusters and can remove them. The nodes of a cluster that ``rents`` are created on demand and billed.
+    The nodes of a remote cluster are other machines, on which backends must be installed. The user added the ``named``
+    clusters and can remove them. If a cluster ``rents`` nodes, they are created on demand and billed.
     """
 
     name: str
@@ -189,7 +192,7 @@ class FormChoices:
 
 @dataclass(frozen=True, slots=True)
 class FormTitle:
-    """The code to run: the name of a function ("" for other code), and the number of its cell or name of its file."""
+    """The code to run: the name of a function, or "" for other code, with the number of its cell or its file name."""
 
     function: str
     cell: int | None
@@ -198,7 +201,7 @@ class FormTitle:
 
 @dataclass(frozen=True, slots=True)
 class FormCheck:
-    """The result of a check, or one of its findings; ``field`` is the option concerned, "" for none.
+    """The result of a check, or one of its findings; ``field`` is the affected option, or "" if there is none.
 
     ``code`` is the stable name of the finding, or of the check if there are no findings.
     """
@@ -213,7 +216,7 @@ class FormCheck:
 
 @dataclass(frozen=True, slots=True)
 class FormChecks:
-    """All checks; ``level`` is the most severe one, ``ok`` without findings."""
+    """All checks; ``level`` is the most severe level, or "ok" if there are no findings."""
 
     level: CheckLevel
     count: int
@@ -224,7 +227,7 @@ class FormChecks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentCost:
-    """The cost of all nodes per hour; ``problem`` is why it is unknown."""
+    """The cost of all nodes per hour. ``problem`` is why it is unknown; ``bills``: the cluster bills for its nodes."""
 
     bills: bool
     nodes: int
@@ -233,29 +236,29 @@ class CurrentCost:
     text: str = ""
     source: str = ""
     problem: str = ""
-    #: Whether the problem is the typed value.
+    #: Whether the typed price is the problem.
     wrong: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormState:
-    """The launch form: values, choices and everything derived from them.
+    """The launch form: values, choices and all data derived from them.
 
-    ``problems`` maps fields to error messages, ``cell`` is the text with the equivalent magic line, ``code`` the text
+    ``problems`` has the error messages by field, ``cell`` is the text with the equivalent magic line, ``code`` the text
     without that line, and ``options`` the arguments of ``submit``, without secrets.
     """
 
     values: FormValues
     choices: FormChoices
     title: FormTitle
-    #: Number of GPUs of a node for "one process for each GPU".
+    #: Number of GPUs of a node, for "one process for each GPU".
     gpu_count: int
     environment: tuple[Variable, ...]
-    #: The variables and modules that are sent with the job; None if they are unknown.
+    #: The variables and modules that are sent with the job, or None if they are unknown.
     captured: tuple[Captured, ...] | None
     checks: FormChecks
     advice: tuple[Advice, ...]
-    #: Global batch size in samples, 0 if unknown.
+    #: Global batch size in samples, or 0 if it is unknown.
     global_batch: float
     magic: str
     cell: str

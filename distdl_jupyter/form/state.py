@@ -19,8 +19,8 @@ from distdl_jupyter import azure, preflight
 from distdl_jupyter.capture import CapturedCode
 from distdl_jupyter.clusters.base import Cluster
 from distdl_jupyter.clusters.status import CachedStatus
-from distdl_jupyter.core import data, machine, space
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound
+from distdl_jupyter.core import data, machine
+from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.options import OPTIONS
 from distdl_jupyter.core.redact import is_secret
@@ -61,14 +61,14 @@ from distdl_jupyter.jobs import job_list, jobspec
 from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.preflight import Advice, PastJob, advise
 
-#: Seconds that a response waits for the first poll of a cluster.
+#: Timeout in seconds for the first poll of a cluster.
 POLL_SECONDS = 1.0
 
 
 def compute_cell_form(
     request: FormRequest, kernel: KernelContext | None = None, directory: str = "", timeout: float = POLL_SECONDS
 ) -> FormState:
-    """Return the form of a text. ``directory`` is the base of local paths, "" for the current directory."""
+    """Return the form of a text. Local paths are relative to ``directory`` (default: the current directory)."""
     kernel = kernel or KernelContext({} if request.standalone else None)
     if request.refresh:
         kernel.cache.clear()
@@ -88,7 +88,7 @@ def compute_cell_form(
 
 
 def compute_form(target: Target, request: FormRequest, directory: str = "", timeout: float = POLL_SECONDS) -> FormState:
-    """Return the form for the values of the page (default: the initial values)."""
+    """Return the form for the values in the request (default: the initial values)."""
     code, choices = target.inspect(), list_choices()
     variables = get_variables(target, request)
     values = request.values or _create_initial_values(target, code, choices, timeout)
@@ -152,7 +152,7 @@ def _create_initial_values(target: Target, code: CodeInfo, choices: FormChoices,
 
 
 def get_variables(target: Target, request: FormRequest) -> dict[str, str]:
-    """Return the environment variables with their values; None stands for the initial value."""
+    """Return the environment variables with their values; a value of None in the request is the initial value."""
     initial = target.line.environment_variables
     if request.environment is None:
         return dict(initial)
@@ -161,7 +161,7 @@ def get_variables(target: Target, request: FormRequest) -> dict[str, str]:
 
 
 def _apply_advice(target: Target, values: FormValues, info: CodeInfo, code: str) -> tuple[FormValues, CodeInfo]:
-    """Apply one suggestion; an unknown code changes nothing."""
+    """Apply the suggestion with this code, if there is one."""
     change = next((dict(item.change) for item in _advise(values, info) if item.code == code), {})
     kwargs = change.pop("kwargs", None)
     if "process_count_per_node" in change:
@@ -183,11 +183,11 @@ _DEFAULT_FIELDS = {"cluster-not-usable": "compute_target", "backend-not-usable":
 def _run_checks(
     code: CodeInfo, values: FormValues, options: Mapping[str, Any], directory: Path, cluster: Cluster | None
 ) -> FormChecks:
-    """Return the results of all checks; local paths are relative to ``folder``."""
+    """Return the results of all checks; local paths are relative to ``directory``."""
     options = {name: value for name, value in options.items() if value is not None}
     checks = {
-        name: _run_check(_get_title(name), partial(about.check, options[name], name))
-        for name, about in OPTIONS.items()
+        name: _run_check(_get_title(name), partial(option.check, options[name], name))
+        for name, option in OPTIONS.items()
         if name in options
     }
     if "data" in checks:
@@ -197,7 +197,7 @@ def _run_checks(
     items = [_to_check("Capture", code.error)] if code.error else []
     items += [*errors.values(), plan, *(checks[name] for name in checks if name == "data" and name not in errors)]
     if values.sweep.strip():
-        check = _run_check("Sweep", partial(_check_sweep, values.sweep))
+        check = _run_check("Sweep", lambda: f"{listing([*line.parse_search_space(values.sweep)])} can be varied")
         items.append(replace(check, field="sweep" if check.level == "error" else ""))
     reports = preflight.report(code.draft, spec).checks if code.draft is not None and spec is not None else ()
     count = len(items) + len(reports)
@@ -217,7 +217,7 @@ def _run_checks(
 
 
 def _run_check(name: str, check: Callable[[], object]) -> FormCheck:
-    """Return the result of a check as text, or the error that it raises."""
+    """Run a check and return its result, or the error that it raises."""
     try:
         return FormCheck(name, "ok", str(check()), "", "")
     except DistDLError as error:
@@ -234,27 +234,15 @@ def _get_title(option: str) -> str:
 
 
 def _check_data(values: FormValues, directory: Path, cluster: Cluster | None) -> str:
-    """Check the addresses of data as text; their content is checked when the job starts."""
+    """Check the addresses of data sources; their content is checked when the job starts."""
     sources = [data.parse_source(name, address) for name, address in list_addresses(values.data)]
     if cluster is not None:
         jobspec.resolve_data(sources, directory, cluster)
     return plural(len(sources), "source")
 
 
-def _check_sweep(search_space: str) -> str:
-    """Check the search space of a sweep as it was typed."""
-    parameters, rest = space.parse_line(search_space)
-    if rest.strip():
-        raise InvalidSpec(
-            f"Cannot parse {rest.split()[0]}.",
-            code="sweep-unreadable",
-            hint="Write NAME=VALUES, such as width=64,128.",
-        )
-    return f"{listing([*parameters])} can be varied"
-
-
 def _check_plan(code: CodeInfo, options: Mapping[str, Any], directory: Path) -> tuple[FormCheck, JobSpec | None]:
-    """Return the error that Submit would raise before the checks, and the job's spec if it can be created."""
+    """Plan the job without starting it; return the result as a check, and the job's spec if it can be created."""
     draft = code.draft or CapturedCode(kind="cell", name=code.name, source=CodeSource())
     draft = replace(draft, payload_json={**draft.payload_json, "working_directory": str(directory)})
     spec: JobSpec | None = None
@@ -274,7 +262,7 @@ def _check_plan(code: CodeInfo, options: Mapping[str, Any], directory: Path) -> 
 
 
 def count_gpus_per_node(values: FormValues, status: CachedStatus | None) -> int:
-    """Return the number of GPUs of a node, for "one process per GPU": from the VM size, else the cluster's nodes."""
+    """Return the number of GPUs of a node: of the VM size, else of the cluster's nodes, else of this machine."""
     if values.use_gpu == "no":
         return 0
     if values.vm_size:
@@ -292,12 +280,12 @@ def _remove_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
 def _write_cell(target: Target, values: FormValues, options: Mapping[str, Any]) -> tuple[str, str]:
     """Return the equivalent magic line, and the cell with it."""
     options = {**options, "plugin_options": get_backend_options(values)}
-    varied, parsed = " ".join(values.sweep.split()), target.line
-    flags = [*parsed.other_flags, *(parsed.magic_flags if parsed.is_sweep == bool(varied) else ())]
+    search_space, parsed = " ".join(values.sweep.split()), target.line
+    flags = [*parsed.other_flags, *(parsed.magic_flags if parsed.is_sweep == bool(search_space) else ())]
     magic, variable = target.magic, {"study": "job"}.get(parsed.variable, parsed.variable)
-    if varied:
+    if search_space:
         flags = [*line.format_arguments(get_sweep_arguments(values)), *flags]
-        magic, variable = f"{SWEEP_MAGIC} {varied}", {"job": "study"}.get(parsed.variable, parsed.variable)
+        magic, variable = f"{SWEEP_MAGIC} {search_space}", {"job": "study"}.get(parsed.variable, parsed.variable)
     text = line.format_line(options, variable, magic, flags)
     return text, target.format_cell(text)
 
@@ -323,7 +311,7 @@ def _advise(values: FormValues, code: CodeInfo) -> Sequence[Advice]:
     return advise(request, azure.load_catalogue(), list_past_jobs())
 
 
-#: Number of earlier jobs for the advice, read from their folders.
+#: Number of past jobs that the advice considers.
 _MAX_PAST_JOBS = 100
 
 

@@ -1,4 +1,4 @@
-"""The code of a form (a function with arguments, or the text of a cell) and its static analysis.
+"""The code that a form submits (a function with arguments, or the text of a cell) and its static analysis.
 
 A number of the training is used only if it is certain: an argument, a default, a variable of a closure or the notebook,
 or a name that the cell sets exactly once.
@@ -29,7 +29,10 @@ from distdl_jupyter.preflight import Request
 
 @dataclass(frozen=True, slots=True)
 class CodeInfo:
-    """The analysis of the code: the training, and the captured draft or the error; without both, names are unknown."""
+    """The analysis of the code: the training, and the captured draft or the error.
+
+    Both are None if the notebook's variables are not available.
+    """
 
     training: Request
     title: FormTitle
@@ -46,8 +49,8 @@ class CodeInfo:
 class KernelContext:
     """The context of a kernel: its variables, its defaults of ``%dist_config``, and the available magic.
 
-    ``namespace`` is None if the variables are not available now, ``cell_count`` is the number of executed cells, and
-    ``cache`` has the analysis of the last cell: large values are not pickled again for each click.
+    ``namespace`` is None if the variables are not available now, and ``cell_count`` is the number of executed cells.
+    ``cache`` has the analysis of the last cell, so that large values are not pickled again for each click.
     """
 
     namespace: Mapping[str, Any] | None
@@ -59,10 +62,10 @@ class KernelContext:
 
 @dataclass(kw_only=True)
 class Target:
-    """A ``function`` with its arguments, or else the ``text`` of a cell, and the initial values of its form.
+    """The code that a form submits: a ``function`` with its arguments, or if it is None, the ``text`` of a cell.
 
-    ``line`` holds the initial values, ``magic`` is the cell magic that is written, and ``search_space`` is that
-    of a sweep. The cell comes from ``request``.
+    ``line`` has the initial values of the form, ``magic`` is the cell magic to write, and ``search_space`` is that of
+    a sweep, as typed. ``request`` identifies the cell.
     """
 
     line: MagicLine
@@ -89,8 +92,8 @@ class Target:
         """Return the text of a cell that runs the code under this magic line."""
         if self.function is None:
             return f"{magic_line}\n{self.text.body}"
-        varied_names = space.get_first_values(self.search_space)
-        return line.format_cell(magic_line, _get_function_name(self.function), self.args, self.kwargs, varied_names)
+        parameters = space.get_first_values(self.search_space)
+        return line.format_cell(magic_line, _get_function_name(self.function), self.args, self.kwargs, parameters)
 
     def _inspect_function(self, function: Callable[..., Any]) -> CodeInfo:
         name, draft, error = _get_function_name(function), None, None
@@ -101,12 +104,12 @@ class Target:
             error = capture_error
         source, numbers = (draft.source, draft.numbers) if draft else (CodeSource(), {})
         training = inspect_training(function, self.args, self.kwargs, code=source.code, numbers=numbers)
-        # The file of a function from a cell or a prompt has a pseudo name such as <stdin>.
+        # A function from a cell or a prompt has a file name such as <stdin>.
         file = "" if source.execution_count is not None or source.filename.startswith("<") else source.filename
         return CodeInfo(training, FormTitle(name, source.execution_count, Path(file).name), draft, error)
 
     def _inspect_cell(self) -> CodeInfo:
-        """Capture the cell; the values of the names are pickled once to measure their sizes and then discarded."""
+        """Capture the cell; the variables are pickled once to measure their sizes, and then discarded."""
         body, draft, error = self.text.body, None, None
         try:
             draft = self._capture(body)
@@ -154,18 +157,21 @@ def _get_function_name(function: Callable[..., Any]) -> str:
 
 # the training -----------------------------------------------------------------------------------------
 
+# Usual names of the batch size and the learning rate, the most common first.
 BATCH_NAMES = ("batch_size", "batch", "train_batch_size", "per_device_batch_size")
 RATE_NAMES = ("lr", "learning_rate", "base_lr")
+#: An expression for the number of ranks.
 _WORLD_SIZE = r"(?:\w+\.)?(?:size|get_world_size|num_replicas|world_size|WORLD_SIZE)\b"
+#: A learning rate that is multiplied by the number of ranks.
 _SCALED_RATE = re.compile(
     rf"(?:{'|'.join(RATE_NAMES)})\w*\s*\*=?\s*{_WORLD_SIZE}|{_WORLD_SIZE}(?:\(\))?\s*\*\s*(?:{'|'.join(RATE_NAMES)})"
 )
 
 
 def detect_backend(code: str) -> str:
-    """Return the backend that source code names ("horovod", "torch" or "tensorflow"), "" if it names none.
+    """Return the backend that source code uses ("horovod", "torch" or "tensorflow"), or "" if it uses none.
 
-    If it names several, the default backend has the lowest priority, because many libraries use it.
+    If it uses several, the default backend has the lowest priority, because many libraries use it.
     """
     backends = registry.load_backends()
     names = [plugin.name for plugin in backends if plugin.usage.pattern and re.search(plugin.usage.pattern, code)]
@@ -180,7 +186,7 @@ def inspect_training(
     code: str = "",
     numbers: Mapping[str, float] | None = None,
 ) -> Request:
-    """Analyze the training of a function with this source; ``numbers`` are the captured numbers by name."""
+    """Analyze the training of a function with the source ``code``; ``numbers`` are the captured numbers by name."""
     try:
         bound = inspect.signature(function).bind_partial(*args, **kwargs)
         bound.apply_defaults()
@@ -205,7 +211,7 @@ def _create_request(name: str, code: str, values: Mapping[str, Any]) -> Request:
 
 
 def _find_number_name(values: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the first of the names whose value is a positive number, "" if there is none."""
+    """Return the first of the names whose value is a positive number, or "" if there is none."""
     for name in names:
         value = values.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
@@ -214,7 +220,7 @@ def _find_number_name(values: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def _find_assigned_numbers(code: str) -> dict[str, float]:
-    """Return the names that the code sets exactly once, to a number; empty if the code is not valid Python."""
+    """Return the names that the code sets exactly once, to a number, or {} if the code is not valid Python."""
     nodes = list(ast.walk(try_parse(code) or ast.Module([], [])))
     stores = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     numbers: dict[str, float] = {}

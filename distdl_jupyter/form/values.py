@@ -18,22 +18,25 @@ from distdl_jupyter.jobs import jobspec
 
 #: Fields of the form that are arguments of ``sweep``, under the same names.
 SWEEP_ARGUMENTS = ("trials", "metric", "parallel")
+#: The value of the option ``use_gpu`` for each choice in the form.
 USE_GPU = {"": None, "yes": True, "no": False}
-#: Address schemes of stores that can list a folder, so that each node can receive a part of it.
-_LISTABLE = ("blob://", "s3://", "gs://")
+#: URL prefixes of stores that can list a folder, so that each node can receive a part of it.
+_LISTABLE_PREFIXES = ("blob://", "s3://", "gs://")
+#: A query parameter of a shared access signature.
 _SIGNATURE = re.compile(r"[?&](?:sig|se|sp|sv|x-(?:amz|goog)-[a-z-]+)=", re.IGNORECASE)
-_MASK = "?sig=\N{BULLET}\N{BULLET}\N{BULLET}"
+#: The text that replaces the query with a shared access signature.
+_SIGNATURE_MASK = "?sig=\N{BULLET}\N{BULLET}\N{BULLET}"
 
 
 def list_other_options() -> list[str]:
     """Return the options of a job that have no separate control in the form."""
     fields = {*FormValues.__struct_fields__, "environment_variables"}
-    return [name for name, about in OPTIONS.items() if about.is_in_form and name not in fields]
+    return [name for name, option in OPTIONS.items() if option.is_in_form and name not in fields]
 
 
 def list_form_options() -> set[str]:
     """Return the primary names of all options that the form can show."""
-    return {*(name for name, about in OPTIONS.items() if about.is_in_form), *jobspec.list_option_names("backends")}
+    return {*(name for name, option in OPTIONS.items() if option.is_in_form), *jobspec.list_option_names("backends")}
 
 
 def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -81,7 +84,7 @@ def to_options(values: FormValues, variables: Mapping[str, str], default_name: s
 
 
 def _parse_option(name: str, value: Any) -> Any:
-    """Return the value of an option that was entered as text, None if empty; lists are separated by commas."""
+    """Return the value of an option that was entered as text, or None if it is empty; lists are comma-separated."""
     if isinstance(value, str):
         value = tuple(filter(None, map(str.strip, value.split(",")))) if OPTIONS[name].is_repeatable else value.strip()
     return None if value in ("", ()) else value
@@ -93,13 +96,13 @@ def get_backend_options(values: FormValues) -> dict[str, Any]:
 
 
 def get_sweep_arguments(values: FormValues) -> dict[str, Any]:
-    """Return the arguments of ``sweep`` other than the parameters and the options of its trials."""
+    """Return the arguments of ``sweep`` except the parameters and the options of its trials."""
     arguments = {name: getattr(values, name) for name in SWEEP_ARGUMENTS} | {"metric": values.metric.strip()}
     return {name: value for name, value in arguments.items() if value}
 
 
 def split_label(label: str) -> tuple[str, dict[str, Any]]:
-    """Return the base label of ``label`` and the options that select it: ("torch", {transport: nccl}).
+    """Return the base label of a label, and the options that the label sets: ("torch", {"transport": "nccl"}).
 
     Raises InvalidSpec for an unknown label.
     """
@@ -113,7 +116,7 @@ def split_label(label: str) -> tuple[str, dict[str, Any]]:
 
 
 def _list_data_rows(option: Any) -> Iterator[DataRow]:
-    """Yield rows for any accepted value of ``data=``. Raises InvalidSpec for a value without names and addresses.
+    """Yield the rows for a value of ``data=``. Raises InvalidSpec if it has no names and addresses.
 
     A source that cannot be parsed becomes a row with its text unchanged, except that a signature is masked.
     """
@@ -129,7 +132,7 @@ def _list_data_rows(option: Any) -> Iterator[DataRow]:
 
 def mask_signature(address: str) -> str:
     """Return an address with its shared access signature masked; such an address is still rejected."""
-    return address.partition("?")[0] + _MASK if _SIGNATURE.search(address) else address
+    return address.partition("?")[0] + _SIGNATURE_MASK if _SIGNATURE.search(address) else address
 
 
 def list_addresses(rows: Iterable[DataRow]) -> Iterator[tuple[str, str]]:
@@ -137,14 +140,14 @@ def list_addresses(rows: Iterable[DataRow]) -> Iterator[tuple[str, str]]:
     for row in rows:
         text, name = row.address.strip(), row.name.strip()
         query = "&".join((["shard"] if row.shard else []) + (["mode=mount"] if row.mode == "mount" else []))
-        if query and text.startswith(_LISTABLE):
+        if query and text.startswith(_LISTABLE_PREFIXES):
             text += f"{'&' if '?' in text else '?'}{query}"
         if text or name:
             yield name or "data", text
 
 
 def list_valid_data(rows: Iterable[DataRow]) -> list[str]:
-    """Return ``data=`` without the rows that are not valid."""
+    """Return the value of ``data=`` for the valid rows."""
     texts = []
     for name, address in list_addresses(rows):
         with contextlib.suppress(InvalidSpec):

@@ -1,4 +1,4 @@
-"""The curve of a metric as one small SVG picture: mean, band, last value. No script."""
+"""The curve of a metric as a small SVG picture without scripts: mean, band and last value."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from distdl_jupyter.core.humanize import number, printable
 from distdl_jupyter.core.series import Band, Row
 from distdl_jupyter.html.page import PAPER
 
-#: Size of the picture and margins of the plot, in pixels.
+#: Size of the picture in pixels.
 WIDTH, HEIGHT = 430, 196
+#: Margins of the plot in pixels.
 _LEFT, _TOP, _BOTTOM = 36, 26, 24
-#: Steps beyond this share of the axis have no label, which leaves space for the name of the axis.
+#: Steps beyond this share of the axis (0 to 1) have no label, which leaves space for the name of the axis.
 _MAX_TICK_SHARE = 0.82
 #: Larger values are drawn at the edge, because differences of doubles overflow.
 _MAX_VALUE = 1e300
@@ -41,7 +42,7 @@ def draw_svg(band: Band, name: str = "", *, points: int = 180) -> str:
 
 
 def _find_axis_range(values: Iterable[float]) -> tuple[float, float]:
-    """Return the ends of an axis, including 0 if that takes little space."""
+    """Return the lower and upper end of an axis, including 0 if that needs little space."""
     clipped = [min(_MAX_VALUE, max(-_MAX_VALUE, value)) for value in values] or [0.0]
     low, high = min(clipped), max(clipped)
     low = 0.0 if 0 < low <= 0.4 * high else low
@@ -77,14 +78,14 @@ def _merge(rows: list[Row]) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Converts values to pixels, from the ends of both axes and the plot's right edge."""
+    """Converts values to pixels; ``x`` and ``y`` are the ends of the axes, ``right`` is the right edge of the plot."""
 
     x: tuple[float, float]
     y: tuple[float, float]
     right: float
 
     def format_point(self, step: float, value: float) -> str:
-        """Return a point as "x y" in tenths of a pixel."""
+        """Return a point as "x y" in pixels, with one decimal."""
         return f"{self.to_x(step):.1f} {self.to_y(value):.1f}"
 
     def to_x(self, step: float) -> float:
@@ -102,7 +103,7 @@ def _find_share(value: float, low: float, high: float) -> float:
 
 
 def _choose_ticks(low: float, high: float, max_count: int, min_step: float = 0.0) -> list[tuple[float, str]]:
-    """Return round numbers in a range, at least ``min_step`` apart, as text with just enough decimals to differ."""
+    """Return about ``max_count`` round numbers in a range, at least ``min_step`` apart, each with its label."""
     raw_step = high / max_count - low / max_count
     power = 10.0 ** math.floor(math.log10(raw_step))
     step = max(min_step, next(factor * power for factor in (1, 2, 5, 10, 20) if raw_step <= factor * power))
@@ -141,21 +142,21 @@ def _draw_curve(band: Band, rows: list[Row], frame: _Frame) -> list[str]:
         lower = "L".join(frame.format_point(step, low) for step, low, _ in reversed(bounds))
         parts.append(f'<path d="M{upper}L{lower}Z" fill="#1976d2" fill-opacity="0.22"/>')
     style = f'fill="none" stroke="{_CURVE}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"'
-    parts.extend(f'<path d="M{"L".join(run)}" {style}/>' for run in _split_segments(rows, frame))
+    parts.extend(f'<path d="M{"L".join(points)}" {style}/>' for points in _split_segments(rows, frame))
     parts.extend(_draw_marks(band, frame))
     parts.extend(_draw_legend(band, frame) if has_band else ())
     return parts
 
 
 def _split_segments(rows: list[Row], frame: _Frame) -> list[list[str]]:
-    """Return the points of the mean as runs without gaps; a single point becomes a short line."""
-    runs: list[list[str]] = [[]]
+    """Return the points of the mean as segments without gaps; a single point is repeated, so that it is drawn."""
+    segments: list[list[str]] = [[]]
     for row in rows:
         if row.mean is not None:
-            runs[-1].append(frame.format_point(row.step, row.mean))
-        elif runs[-1]:
-            runs.append([])
-    return [run if len(run) > 1 else run * 2 for run in runs if run]
+            segments[-1].append(frame.format_point(row.step, row.mean))
+        elif segments[-1]:
+            segments.append([])
+    return [segment if len(segment) > 1 else segment * 2 for segment in segments if segment]
 
 
 def _draw_marks(band: Band, frame: _Frame) -> list[str]:

@@ -1,6 +1,6 @@
-"""The page of a job in a saved notebook, as HTML and as plain text, for viewers without kernel, server or network.
+"""The page of a job in a saved notebook, as HTML and as plain text, for viewers without a kernel, server or network.
 
-The page is below 60 kB without the pictures that ranks have displayed. It shows the job at its last event.
+The page is smaller than 60 kB without the pictures that ranks have displayed. It shows the job at its last event.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
 #: A picture that a rank has displayed: its description, its bytes, and their format ("png").
 PictureData = tuple["Picture", bytes, str]
-
-#: Maximum numbers of log lines, metrics, values beside a failure, rows of collective operations, curve points, and
-#: warnings (only in the plain text).
-_MAX_LINES, _MAX_METRICS, _MAX_VALUES, _MAX_COLLECTIVES, _MAX_POINTS, _MAX_WARNINGS = 5, 8, 8, 8, 90, 3
+_MAX_LINES = 5  #: Maximum number of log lines.
+_MAX_METRICS = 8  #: Maximum number of metrics.
+_MAX_VALUES = 8  #: Maximum number of variables of a failure.
+_MAX_COLLECTIVES = 8  #: Maximum number of rows of collective operations.
+_MAX_POINTS = 90  #: Approximate number of points of the curve.
+_MAX_WARNINGS = 3  #: Maximum number of warnings in the plain text.
 
 
 def render_html(
@@ -45,7 +47,7 @@ def render_html(
 ) -> str:
     """Return the page of a job in any state.
 
-    ``result`` is the value of rank 0 in short form, "" for none. A removed job has its last known state.
+    ``result`` is the value of rank 0 in short form, or "" if there is none. A removed job has its last known state.
     """
     card = make_failure_card(view)
     rows = _select_rows(log, card)
@@ -55,11 +57,11 @@ def render_html(
         "job.html",
         PAPER,
         view=view,
-        facts=[*list_facts(view, spec, view.last_sign), *list_elapsed_facts(view, view.last_sign)],
+        details=[*list_details(view, spec, view.last_sign), *list_time_details(view, view.last_sign)],
         restart=format_restart(view),
         progress=format_progress(view) if view.state is State.RUNNING else "",
         share=min(1.0, max(0.0, view.done / view.total)) if view.done is not None and view.total else None,
-        sentence=explain_state(view),
+        explanation=explain_state(view),
         as_of=format_as_of(view, is_removed=is_removed),
         state=get_display_state(view),
         stall=None if view.state.ended else view.stall,
@@ -81,7 +83,7 @@ def _describe_failure(card: FailureCard, view: JobView) -> dict[str, Any]:
     frame, values = find_relevant_frame(card), card.values[:_MAX_VALUES]
     return {
         "headline": format_headline(card, view),
-        "where": format_location(card),
+        "location": format_location(card),
         "reason": str(card.hint) or (view.reason if card.rank is None else ""),
         "frame": frame,
         "lines": [] if frame else str(card.traceback).rstrip().splitlines()[-12:],
@@ -124,7 +126,7 @@ def _make_picture(picture: Picture, data: bytes, format_: str) -> dict[str, Any]
 
 
 def _select_rows(log: LogBook, card: FailureCard | None) -> list[FoldedRow]:
-    """Return the last lines of the rank that failed first, or of all ranks if it has none."""
+    """Return the last lines of the rank that failed first, or of all ranks if that rank has no lines."""
     rank_rows = log.get_rank_rows(card.rank) if card and card.rank is not None else []
     return ([*(rank_rows or log.rows), *([] if rank_rows else log.open)])[-_MAX_LINES:]
 
@@ -141,7 +143,7 @@ def _make_line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[
     tags += [humanize.plural(row.redraws, "redraw")] if row.redraws > 1 else []
     return {
         "t": row.t,
-        "who": "all" if is_from_all else "" if row.rank is None else row.rank,
+        "source": "all" if is_from_all else "" if row.rank is None else row.rank,
         "colour": "" if rank is None else RANK_COLOURS[rank % len(RANK_COLOURS)],
         "text": row.text,
         "tags": tags,
@@ -152,7 +154,7 @@ def _make_line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[
 
 
 def _format_saved(view: JobView, rows: list[FoldedRow]) -> str:
-    """Return the time of the page and the part of the log that it contains: ``Saved ..., last 5 of 164 log lines``."""
+    """Return the time of the page and the number of its log lines: ``Saved ..., last 5 of 164 log lines``."""
     saved = f"Saved {humanize.date_and_clock(view.ended or view.last_sign)}"
     lines = sum(max(1, len(row.lines)) for row in rows if row.n >= 0)
     return f"{saved}, last {humanize.count(lines)} of {humanize.plural(view.lines, 'log line')}" if lines else saved
@@ -160,12 +162,12 @@ def _format_saved(view: JobView, rows: list[FoldedRow]) -> str:
 
 # texts that the page and the plain text share ---------------------------------------------------------
 
-#: States of a job whose ranks have not started.
+#: States of a job before its ranks have started.
 SETTING_UP_STATES = (State.QUEUED, State.PREPARING, State.STARTING)
 
 
-def list_facts(view: JobView, spec: JobSpec, now: float) -> list[str]:
-    """Return a job's cell, the job it continues, its cluster, size, backend and cost."""
+def list_details(view: JobView, spec: JobSpec, now: float) -> list[str]:
+    """Return a job's cell, the job that it continues, and its cluster, size, backend and cost."""
     number = spec.source.execution_count
     entries = [
         "" if number is None else f"cell [{number}]",
@@ -175,19 +177,19 @@ def list_facts(view: JobView, spec: JobSpec, now: float) -> list[str]:
         view.distributed_backend,
         format_cost(view, now),
     ]
-    return [fact for fact in entries if fact]
+    return [entry for entry in entries if entry]
 
 
-def list_elapsed_facts(view: JobView, now: float) -> list[str]:
+def list_time_details(view: JobView, now: float) -> list[str]:
     """Return the elapsed time of a job and, if it failed, its progress."""
-    waited = view.compute_wait(now)
-    elapsed = humanize.ran_and_waited(view.compute_run_time(now), waited)
-    progress_text = format_progress(view).rpartition("%, ")[2] if view.state is State.FAILED else ""
-    return [elapsed if waited else f"ran {elapsed}", f"stopped at {progress_text}"] if progress_text else [elapsed]
+    wait_seconds = view.compute_wait(now)
+    elapsed = humanize.ran_and_waited(view.compute_run_time(now), wait_seconds)
+    progress = format_progress(view).rpartition("%, ")[2] if view.state is State.FAILED else ""
+    return [elapsed if wait_seconds else f"ran {elapsed}", f"stopped at {progress}"] if progress else [elapsed]
 
 
 def format_progress(view: JobView) -> str:
-    """Return ``62 %, step 744 of 1,200``, or ``step 744`` without a known total, "" without either."""
+    """Return ``62 %, step 744 of 1,200``, or ``step 744`` if the total is unknown, or "" if no step is known."""
     unit = view.unit or "step"
     if view.done is not None and view.total:
         done, total = humanize.count(view.done), humanize.count(view.total)
@@ -199,7 +201,7 @@ def format_progress(view: JobView) -> str:
 
 
 def explain_state(view: JobView) -> str:
-    """Return why the job is in its state, "" for states that need no explanation."""
+    """Return why the job is in its state, or "" if the state needs no explanation."""
     if view.state is State.LOST:
         return f"Last event at {humanize.clock(view.last_sign)}. {view.reason}".rstrip()
     if view.state is State.CANCELING and view.stop is not None:
@@ -207,8 +209,8 @@ def explain_state(view: JobView) -> str:
         active = [rank for rank in view.ranks if rank.status != "ended"]
         return f"{signal_text}{len(active)} of {humanize.plural(view.process_count, 'rank')} still running."
     if view.state is State.CANCELED:
-        progress_text = format_progress(view)
-        return view.reason or (f"Canceled at {progress_text}." if progress_text else "Canceled before the first step.")
+        progress = format_progress(view)
+        return view.reason or (f"Canceled at {progress}." if progress else "Canceled before the first step.")
     if view.state not in SETTING_UP_STATES or view.reason or not view.phases:
         return view.reason if view.state in SETTING_UP_STATES else ""
     phase = view.phases[-1]
@@ -216,17 +218,17 @@ def explain_state(view: JobView) -> str:
 
 
 def format_as_of(view: JobView, *, is_removed: bool) -> str:
-    """Return the date of the page and how to see the current job, "" for an ended job that still exists."""
-    moment = f"Submitted {humanize.date_and_clock(view.created)}, shown as of {humanize.clock(view.last_sign)}."
+    """Return the date of the page and how to see the current state, or "" for an ended job that still exists."""
+    times = f"Submitted {humanize.date_and_clock(view.created)}, shown as of {humanize.clock(view.last_sign)}."
     if is_removed:
-        return f"This job was deleted. {moment}"
+        return f"This job was deleted. {times}"
     if view.state.ended:
         return ""
-    return f"{moment} This page may be out of date: attach({humanize.short_id(view.id)!r}) shows the job now."
+    return f"{times} This page may be out of date: attach({humanize.short_id(view.id)!r}) shows the job now."
 
 
 def format_restart(view: JobView) -> str:
-    """Return ``Restart 1 of 3`` or ``Requeue 2`` with the reason, "" for a job that was never restarted."""
+    """Return ``Restart 1 of 3`` or ``Requeue 2`` with the reason, or "" if the job was never restarted."""
     if not view.restarts:
         return ""
     if view.restarts[-1].requeued:
@@ -238,7 +240,7 @@ def format_restart(view: JobView) -> str:
 
 
 def format_metric(metric: MetricView) -> tuple[str, str, str]:
-    """Return the mean, the lowest and the highest value with their ranks; the last two are "" if all ranks agree."""
+    """Return the mean, the lowest and the highest value with their ranks; both are "" if all ranks are equal."""
     mean = humanize.number(metric.mean)
     finite = [(value, rank) for rank, value in metric.values.items() if math.isfinite(value)]
     if len(finite) < 2 or min(finite)[0] == max(finite)[0]:
@@ -256,14 +258,14 @@ def format_headline(card: FailureCard, view: JobView) -> tuple[str, str, str]:
 
 
 def find_relevant_frame(card: FailureCard) -> ErrorFrame | None:
-    """Return the most relevant frame: the deepest frame of a cell, else the deepest one of the user's files."""
+    """Return the most relevant frame: the innermost frame of a cell, else of the user's files, else None."""
     user_frames = [frame for frame in card.frames if frame.kind in ("cell", "user")]
     cells = [frame for frame in user_frames if frame.cell is not None]
     return next(reversed(cells or user_frames), None)
 
 
 def format_location(card: FailureCard) -> str:
-    """Return the location as a sentence: ``On node-b (pid 48213, GPU 0), in cell [7], line 11``, "" if unknown."""
+    """Return the location of a failure: ``On node-b (pid 48213, GPU 0), in cell [7], line 11.``, or "" if unknown."""
     frame = find_relevant_frame(card)
     parts = [f"on {card.location}"] if card.location else []
     if frame is not None:
@@ -275,13 +277,13 @@ def format_location(card: FailureCard) -> str:
 
 def format_other_ranks(card: FailureCard) -> str:
     """Return how the other ranks ended: ``ranks 0 and 1: HorovodInternalError after 0.6 s; rank 3: ...``."""
-    by_kind: dict[str, list[OtherRank]] = {}
+    ranks_by_ending: dict[str, list[OtherRank]] = {}
     for other in card.others:
-        by_kind.setdefault(str(other.what).split(":")[0], []).append(other)
+        ranks_by_ending.setdefault(str(other.what).split(":")[0], []).append(other)
     return "; ".join(
         f"{humanize.ranks([other.rank for other in ranks])}: {ending}"
         f" after {humanize.seconds_taken(max(other.after for other in ranks))}"
-        for ending, ranks in by_kind.items()
+        for ending, ranks in ranks_by_ending.items()
     )
 
 
@@ -289,7 +291,7 @@ def format_other_ranks(card: FailureCard) -> str:
 
 
 def get_display_state(view: JobView) -> str:
-    """Return the display state of a job."""
+    """Return the state of a job as displayed: "stalled" for a running job without progress."""
     return humanize.display_state(view.state, stalled=view.stall is not None)
 
 
@@ -307,15 +309,15 @@ def render_text(view: JobView, book: SeriesBook, spec: JobSpec, result: str = ""
 
 def render_lines(view: JobView, book: SeriesBook, spec: JobSpec, result: str, now: float) -> list[str]:
     """Return the job at the time ``now`` (epoch seconds) as lines of plain text, without its notes."""
-    state_name, waited = humanize.STATE_WORDS[get_display_state(view)], view.compute_wait(now)
+    state_name, wait_seconds = humanize.STATE_WORDS[get_display_state(view)], view.compute_wait(now)
     elapsed = humanize.duration(view.compute_run_time(now))
     ending = f"{state_name} after {elapsed}" if view.state.ended else f"{state_name}, {elapsed} so far"
-    ending += f", waited {humanize.duration(waited)}" if waited else ""
+    ending += f", waited {humanize.duration(wait_seconds)}" if wait_seconds else ""
     stall = view.stall.text if view.stall is not None and not view.state.ended else ""
     counts = ((len(view.pictures), "picture"), (view.lines, "log line"))
     return [
         f"{_join_lines(view.name)} {view.id}: {ending}",
-        ", ".join(_join_lines(fact) for fact in [*list_facts(view, spec, now), *list_elapsed_facts(view, now)[1:]]),
+        ", ".join(map(_join_lines, [*list_details(view, spec, now), *list_time_details(view, now)[1:]])),
         *map(_join_lines, filter(None, [format_restart(view), *_explain(view), stall])),
         *_render_metrics(view, book),
         *([f"Result of rank 0: {_join_lines(result)}"] if result else []),
@@ -337,7 +339,7 @@ def _explain(view: JobView) -> list[str]:
 
 
 def _render_metrics(view: JobView, book: SeriesBook) -> list[str]:
-    """Return name, sparkline, newest mean and extent of each metric, in columns."""
+    """Return a line for each metric with its name, sparkline, newest mean, and lowest and highest value."""
     rows = []
     for metric in list(view.metrics.values())[:_MAX_METRICS]:
         mean, low, high = format_metric(metric)

@@ -1,6 +1,6 @@
 """Renders templates with a palette and the texts of ``core.humanize``.
 
-``PAPER`` has fixed colours, for any viewer; ``THEME`` follows the theme of the notebook if its variables are defined.
+``PAPER`` has fixed colours for all viewers; ``THEME`` follows the theme of the notebook if its variables are defined.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SANS = "system-ui,-apple-system,'Segoe UI','Helvetica Neue',Helvetica,Arial,san
 _MONO = "Menlo,Consolas,'DejaVu Sans Mono',monospace"
 
 
-_PALETTES = {  # text, lines, backgrounds, marks (an edge or a sign) and tints (a background): in PAPER, in THEME
+_PALETTES = {  # colours in PAPER and in THEME: text, lines, backgrounds, marks (borders and icons), tints (backgrounds)
     "ink": ("#212121", "var(--dd-text,var(--jp-ui-font-color1,#212121))"),
     "dim": ("#616161", "var(--dd-text-2,var(--jp-ui-font-color2,#616161))"),
     "line": ("#e0e0e0", "var(--dd-line-2,var(--jp-border-color2,#e0e0e0))"),
@@ -41,7 +41,7 @@ _PALETTES = {  # text, lines, backgrounds, marks (an edge or a sign) and tints (
     "sans": (_SANS, f"var(--dd-ui,{_SANS})"),
     "mono": (_MONO, f"var(--dd-code,{_MONO})"),
 }
-PAPER, THEME = ({name: Markup(pair[n]) for name, pair in _PALETTES.items()} for n in (0, 1))  # noqa: S704 - ours
+PAPER, THEME = ({name: Markup(pair[n]) for name, pair in _PALETTES.items()} for n in (0, 1))  # noqa: S704 - constants
 
 #: The colours of ranks, dark enough for small text.
 RANK_COLOURS = ("#09356b", "#793007", "#226f51", "#884497")
@@ -59,7 +59,7 @@ _STATE_COLOURS = {
     State.LOST: (PAPER["warn"], PAPER["warn_tint"]),
 }
 _RING = '<circle cx="8" cy="8" r="5.75"/>'
-#: The shapes of core.humanize.STATE_SHAPES, 16 x 16, drawn in the colour of the text.
+#: The SVG content of core.humanize.STATE_SHAPES, 16 x 16 pixels, drawn in the colour of the text.
 _SHAPES = {
     "dashed-ring": '<circle cx="8" cy="8" r="5.5" stroke-dasharray="2.2 2.5"/>',
     "arc": '<circle cx="8" cy="8" r="5.5" opacity=".35"/><path d="M8 2.5a5.5 5.5 0 0 1 5.5 5.5"/>',
@@ -72,17 +72,17 @@ _SHAPES = {
     "exclamation": f'{_RING}<path d="M8 4.8v4m0 2.3v.1"/>',
     "question": f'{_RING}<path d="M6.3 6.5c.1-2.3 3.5-2.2 3.4 0-.1 1.2-1.7 1.2-1.7 2.5m0 2.1v.1"/>',
 }
-#: Insignificant line breaks of a template, which are between elements, values and blocks.
+#: Line breaks of a template that are not significant, because they are between elements, values and blocks.
 _LINE_BREAKS = re.compile(r"(?<=[>}])\s*\n\s*(?=[<{])")
 
 
 def render(name: str, palette: Mapping[str, Markup], **values: Any) -> str:
-    """Return the template ``name`` filled with ``values``."""
+    """Return the template ``name`` rendered with ``values``."""
     return _load_templates().get_template(name).render(c=palette, **values)
 
 
 def shorten_text(value: object, limit: int = 200) -> Markup:
-    """Return escaped text of a job without control characters, cut at ``limit`` characters."""
+    """Return a job's text without control characters, escaped and truncated to ``limit`` characters."""
     text = printable(str(value), limit=4 * limit)
     return escape(text if len(text) <= limit else f"{text[: limit - 1]}…")
 
@@ -93,7 +93,7 @@ def to_data_url(data: bytes, format_: str) -> str:
 
 
 class _Loader(jinja2.FileSystemLoader):
-    """Reads templates without insignificant line breaks."""
+    """Reads templates without line breaks that are not significant."""
 
     def get_source(self, environment: jinja2.Environment, template: str) -> Any:
         source, *rest = super().get_source(environment, template)
@@ -110,10 +110,10 @@ def _load_templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["cut"] = shorten_text
-    for text in (humanize.clock, humanize.plural, humanize.seconds_taken):
-        environment.filters[text.__name__] = text
+    for function in (humanize.clock, humanize.plural, humanize.seconds_taken):
+        environment.filters[function.__name__] = function
     environment.globals.update(
-        shapes={name: Markup(drawn) for name, drawn in _SHAPES.items()},  # noqa: S704 - ours
+        shapes={name: Markup(svg) for name, svg in _SHAPES.items()},  # noqa: S704 - constants
         state_colours=_STATE_COLOURS,
         state_shapes=humanize.STATE_SHAPES,
         state_labels=humanize.STATE_WORDS,

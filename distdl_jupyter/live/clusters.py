@@ -1,4 +1,4 @@
-"""The current state of clusters for pages: their nodes and the jobs that run there."""
+"""The current state of clusters for pages: their nodes, and the jobs that run on these."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from distdl_jupyter.views.wire import from_fields
 class ClusterNode(NodeInfo):
     """One machine of a cluster; ``jobs`` are the ids of the jobs that run on it."""
 
-    state: Literal["idle", "busy", "down", "unknown", "starting"] = "idle"  # type: ignore[assignment]  # for pages
+    state: Literal["idle", "busy", "down", "unknown", "starting"] = "idle"  # type: ignore[assignment]  # not "up"
     jobs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterRow(ClusterStatus):
-    """A cluster with its jobs; ``problem`` is why it cannot be used now ("" if it can), ``code`` its stable name."""
+    """A cluster with its jobs. ``problem`` is why it cannot be used now, or "" if it can; ``code`` is its name."""
 
     nodes: tuple[ClusterNode, ...] = ()
     node_count: int = 0
     active_jobs: int = 0
-    #: Resources of this machine that jobs use, and the queued jobs; None for other clusters.
+    #: The resources of this machine that jobs use, and the queued jobs, or None for another cluster.
     in_use: MachineUse | None = None
 
 
 async def read_clusters(
     run: Callable[..., Awaitable[Any]],
-    listing: JobIndex,
+    job_index: JobIndex,
     cache: StatusCache,
-    selected: Sequence[ClusterConfig] | None = None,
+    configs: Sequence[ClusterConfig] | None = None,
 ) -> tuple[ClusterRow, ...]:
     """Return the current state of clusters (default: all), or the last known state of a slow cluster.
 
     ``run`` runs a function in a thread.
     """
-    jobs = await run(lambda: listing.read_all(LIST_READ_SECONDS))
-    configs = await run(cluster_configs.list_clusters) if selected is None else selected
+    jobs = await run(lambda: job_index.read_all(LIST_READ_SECONDS))
+    configs = await run(cluster_configs.list_clusters) if configs is None else configs
     statuses = await asyncio.gather(*(cache.get_status(config) for config in configs))
     has_local = any(status.kind == "local" for status in statuses)
     in_use = await run(job_queue.get_machine_use) if has_local else None
@@ -61,7 +61,7 @@ def _to_row(cluster: ClusterStatus, jobs: Sequence[ListedJob], in_use: MachineUs
     nodes: tuple[ClusterNode, ...] = ()
     if cluster.nodes:
         candidates = [job for job in jobs if job.cluster == cluster.kind]
-        is_local = cluster.kind == "local"  # the emulated nodes of its jobs have other names
+        is_local = cluster.kind == "local"  # its jobs may run on emulated nodes with other names
         nodes = tuple(
             _to_node(node, [job for job in candidates if node.name in job.hosts or (is_local and job.hosts)])
             for node in cluster.nodes
@@ -71,7 +71,7 @@ def _to_row(cluster: ClusterStatus, jobs: Sequence[ListedJob], in_use: MachineUs
 
 
 def _to_node(node: NodeInfo, jobs: Sequence[ListedJob]) -> ClusterNode:
-    """Return a node with its activity: "running digits", "idle 41 min"."""
+    """Return a node with its activity as its detail: "running digits", "idle 41 min"."""
     running = [job.row for job in jobs if job.active]
     state = ("busy" if running else "idle") if node.state == "up" else node.state
     detail = node.detail

@@ -1,7 +1,7 @@
 """A job that pages subscribe to, read once for all of them.
 
-* Its files are read in small steps by one thread at a time: state and metrics first, then the end of the log. A reader
-  of a log that grows faster than it can be read skips ahead to its end (see ``core.log``).
+* Its files are read in small steps by one thread at a time: state and metrics first, then the end of the log. If the
+  log grows faster than it can be read, the reader skips ahead to its end (see ``core.log``).
 * A message is created once for all pages with the same subscription. ``live.subscriber`` tracks the sent messages.
 * This module does not depend on HTTP and never waits.
 """
@@ -29,13 +29,18 @@ from distdl_jupyter.views.wire import encode, from_fields
 
 #: Maximum number of log rows in memory.
 MAX_LOG_ROWS = 100_000
-#: Maximum rows of the first message about a log, and of a later one.
-_MAX_FIRST_ROWS, _MAX_ROWS = 1000, 2000
-#: A page that is more than ``MAX_LAG_ROWS`` rows behind continues with the newest ``SKIP_TO_ROWS`` rows: older rows
-#: would delay these by seconds.
-MAX_LAG_ROWS, SKIP_TO_ROWS = 4000, 300
-#: Maximum seconds of a poll before the state is known, and of a later poll.
-_FIRST_POLL_SECONDS, _POLL_SECONDS = 0.2, 0.05
+#: Maximum number of rows in the first message about a log.
+_MAX_FIRST_ROWS = 1000
+#: Maximum number of rows in a later message about a log.
+_MAX_ROWS = 2000
+#: A page that is more rows behind than this skips to the newest rows, because older rows would delay these by seconds.
+MAX_LAG_ROWS = 4000
+#: Number of rows that a page gets after it has skipped rows.
+SKIP_TO_ROWS = 300
+#: Maximum duration of a poll in seconds before the state is known.
+_FIRST_POLL_SECONDS = 0.2
+#: Maximum duration of a later poll in seconds.
+_POLL_SECONDS = 0.05
 #: Seconds for which a message that contains the time is reused.
 _REUSE_SECONDS = 0.2
 #: Maximum number of cached messages.
@@ -44,7 +49,10 @@ _MAX_CACHED_MESSAGES = 16
 
 @dataclass(frozen=True, slots=True)
 class WireMessage:
-    """A message as JSON. ``key`` changes with the content, except for the time."""
+    """A message as JSON. ``key`` changes with the content, except for the time.
+
+    ``mark`` is the mark of a log message, or the time of a job message in ms.
+    """
 
     data: bytes
     key: str
@@ -53,7 +61,7 @@ class WireMessage:
 
 
 class LiveJob:
-    """A job and the messages about it. Thread-safe. ``is_deleted`` is true if the job does not exist or was deleted."""
+    """A job and the messages about it. Thread-safe. ``is_deleted`` is also true if the job never existed."""
 
     def __init__(self, id_: str, capacity: int = MAX_LOG_ROWS) -> None:
         self.id = id_
@@ -74,7 +82,7 @@ class LiveJob:
             if self.is_deleted or not self._open_reader.folder.spec_file.exists():
                 self.is_deleted = True
                 return False
-            seconds = _POLL_SECONDS if self.is_current else _FIRST_POLL_SECONDS
+            seconds = _POLL_SECONDS if self.has_first_events else _FIRST_POLL_SECONDS
             return not self.is_settled and self._open_reader.advance(seconds, self._lock)
         except JobNotFound:
             self.is_deleted = True
@@ -96,21 +104,21 @@ class LiveJob:
         return self._reader is not None and self._reader.view.state.ended
 
     @property
-    def is_current(self) -> bool:
-        """Whether state and curves are up to date."""
+    def has_first_events(self) -> bool:
+        """Whether the state and the curves were read up to their end once."""
         return self._reader is not None and self._reader.has_first_events
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the log is up to date, too, so that it can be sent to pages."""
+    def has_first_log(self) -> bool:
+        """Whether the log was read up to its end once, so that it can be sent to pages."""
         return self._reader is not None and self._reader.is_complete
 
     @property
     def is_settled(self) -> bool:
-        """Whether the job has ended and everything was read."""
+        """Whether the job has ended and all its data was read."""
         return self.has_ended and self._open_reader.is_idle
 
-    def use(self, function: Callable[[PageReader], Any]) -> Any:
+    def call_with_reader(self, function: Callable[[PageReader], Any]) -> Any:
         """Call a function with the reader while reading is paused, and return its result."""
         with self._lock:
             return function(self._open_reader)
@@ -168,7 +176,7 @@ class LiveJob:
         return WireMessage(encode(message), str(mark), mark, has_more)
 
     def get_curve_key(self, request: CurveRequest) -> str:
-        """Return the key of the current curve, "" until a value is reported."""
+        """Return the key of the current curve, or "" if no value was reported yet."""
         with self._lock:
             book = self._open_reader.book
             metric = request.metric or choose_metric(book.names)
@@ -176,7 +184,7 @@ class LiveJob:
         return f"{metric} {count}" if count else ""
 
     def encode_curve(self, request: CurveRequest, key: str) -> WireMessage:
-        """Return the message about a curve; ``key`` is from ``get_curve_key``."""
+        """Return the message about a curve; ``key`` is the result of ``get_curve_key``."""
         request = msgspec.structs.replace(request, key="")
         with self._lock:
             return self._get_cached(request, key, lambda: self._encode_curve(request, key))
@@ -189,7 +197,7 @@ class LiveJob:
         )
 
     def get_resources_key(self) -> str:
-        """Return the key of the current resource usage and step times, "" if there are none."""
+        """Return the key of the current resource usage and step times, or "" if there are none."""
         with self._lock:
             samples, steps = self._open_reader.resources.count, self._open_reader.steps.count
         return f"{samples} {steps} {self.has_ended}" if samples or steps else ""

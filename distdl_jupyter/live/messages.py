@@ -23,13 +23,13 @@ from distdl_jupyter.views.wire import PageRequest
 
 
 class LogRequest(PageRequest, frozen=True):
-    """The log of a job from a mark on; 0 begins with the newest rows."""
+    """The changes of a job's log since a mark; 0 requests the newest rows."""
 
     mark: int = 0
 
 
 class CurveRequest(PageRequest, frozen=True):
-    """A curve of a job; the metric "" selects the most informative one."""
+    """A curve of a job; the metric "" selects the loss, or else the first metric."""
 
     metric: str = ""
     mode: Literal["band", "ranks"] = "band"
@@ -48,7 +48,7 @@ class JobSubscription(PageRequest, frozen=True):
 class Subscription(PageRequest, frozen=True):
     """Everything that a page shows. ``job`` maps job ids to a ``JobSubscription``.
 
-    The ``Welcome`` repeats ``number``: messages before it belong to an earlier subscription.
+    The ``Welcome`` repeats ``number``; messages before it belong to the previous subscription.
     """
 
     number: int = 0
@@ -79,7 +79,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class JobsMessage:
-    """New or changed rows of the list of jobs; with ``whole``, they replace the list.
+    """New or changed rows of the job list; with ``whole``, they replace the list.
 
     A study also has a row, with the id of its group.
     """
@@ -114,7 +114,7 @@ class JobMessage:
 
 @dataclass(frozen=True, slots=True)
 class LogMessage(LogChanges):
-    """Changes of a job's log; with ``whole``, they replace all earlier rows. Pass ``mark`` to the next request."""
+    """Changes of a job's log; with ``whole``, they replace all rows. Pass ``mark`` to the next request."""
 
     id: str
     mark: int
@@ -153,7 +153,7 @@ class DeletionMessage:
 
 @dataclass(frozen=True, slots=True)
 class ApiError:
-    """The body of every error. ``field`` is the invalid part of the request, "" for none.
+    """The body of every error. ``field`` is the invalid field of the request, or "" if there is none.
 
     ``code`` is the stable name of the error (``cluster-unknown``), by which the documentation lists its fix.
     """

@@ -1,6 +1,6 @@
-"""The send state of one page for one job: the messages that the page has received and those that are due.
+"""The send state of one page for one job: the messages that the page has received, and the messages that are due.
 
-A slow page receives fewer messages and no duplicates: a message is created from the current state when it can be sent.
+A message is created from the current state when it can be sent, so a slow page receives fewer messages.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ from distdl_jupyter.live.job import LiveJob, WireMessage
 from distdl_jupyter.live.messages import CurveRequest, DeletionMessage, JobSubscription
 from distdl_jupyter.views.wire import encode
 
-#: Minimum seconds between messages about a job, its log, its curves and its resources; seconds after which an unchanged
-#: job is sent again for its time.
-_JOB_SECONDS, _LOG_SECONDS, _CURVE_SECONDS, _RESOURCES_SECONDS, _MAX_AGE_SECONDS = 0.25, 0.08, 0.5, 2.0, 3.0
-#: Maximum bytes of a message at this rate; larger messages are sent proportionally less often.
+# Minimum seconds between two messages of each type.
+_JOB_SECONDS = 0.25
+_LOG_SECONDS = 0.08
+_CURVE_SECONDS = 0.5
+_RESOURCES_SECONDS = 2.0
+#: Maximum size in bytes of a message at these rates; larger messages are sent proportionally less often.
 _MAX_BYTES = 64 * 1024
+#: Seconds after which an unchanged job is sent again, because its message contains the time.
+_MAX_AGE_SECONDS = 3.0
 
 
 class RateLimit:
@@ -75,9 +79,9 @@ class JobSubscriber:
             messages = [] if self._has_sent_deletion else [encode(DeletionMessage(job.id, "gone", "gone"))]
             self._has_sent_deletion, self.has_pending = True, False
             return messages
-        if not job.is_current:
+        if not job.has_first_events:
             return []
-        self._version, self.has_pending = job.version, not job.is_complete
+        self._version, self.has_pending = job.version, not job.has_first_log
         messages = [*self._take_job_messages(), *self._take_log_messages()]
         for topic in self._topics:
             messages += topic.take_messages()
@@ -98,7 +102,7 @@ class JobSubscriber:
 
     def _take_log_messages(self) -> list[bytes]:
         job, limit = self._job, self._log_limit
-        if not self._wants_log or not (job.is_complete or self._has_sent_log):
+        if not self._wants_log or not (job.has_first_log or self._has_sent_log):
             return []
         if job.mark == self._mark and (self._has_sent_log or self._mark):
             return []
@@ -113,11 +117,13 @@ class JobSubscriber:
 
 
 class _Topic:
-    """A message that is sent whenever its key changes; ``has_pending`` while it is due."""
+    """A message that is sent whenever its key changes. ``has_pending`` is true while it is due."""
 
-    def __init__(self, pause: float, key: str, get_key: Callable[[], str], make: Callable[[str], WireMessage]) -> None:
-        self._limit, self._key = RateLimit(pause), key
-        self._get_key, self._make = get_key, make
+    def __init__(
+        self, seconds: float, key: str, get_key: Callable[[], str], encode: Callable[[str], WireMessage]
+    ) -> None:
+        self._limit, self._key = RateLimit(seconds), key
+        self._get_key, self._encode = get_key, encode
         self.has_pending = False
 
     def take_messages(self) -> list[bytes]:
@@ -128,7 +134,7 @@ class _Topic:
         if not is_new or self.has_pending:
             return []
         self._key = key
-        message = self._make(key).data
+        message = self._encode(key).data
         self._limit.record_sent(len(message))
         return [message]
 

@@ -1,7 +1,7 @@
 """The magics: ``%%distributed`` runs a cell on many processes, ``%dist_...`` run commands.
 
-A thin adapter over ``capture``, ``client`` and ``widgets``: it parses the line, makes the call and displays the result.
-This module registers the magics with an IPython shell and answers the launch forms of its notebook.
+The magics are a thin layer over ``capture``, ``client`` and ``widgets``: they parse the line, call a function and
+display the result. This module registers them with an IPython shell, and handles the requests of launch forms.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from distdl_jupyter.magic.ranks_magic import RanksMagics
 from distdl_jupyter.magic.session import Session, say
 from distdl_jupyter.views import wire
 
-#: The target of the comms that pages open.
+#: The target name of the comms that pages open.
 COMM_TARGET = "distdl-jupyter"
-#: State of the magics of each shell, which is reused if the extension is loaded again.
+#: The state of the magics of each shell, which is reused if the extension is loaded again.
 _SESSIONS: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 
 
 def load(ip: Any) -> None:
     """Register ``%%distributed``, its alias ``%%distdl``, ``%%sweep``, ``%%ranks``, ``%distdl`` and ``%dist_...``.
 
-    Repeated calls are harmless. If another extension has defined ``%%distributed``, keep that one and print
-    a message.
+    Can be called repeatedly. A ``%%distributed`` of another package is not replaced; a message is printed instead.
     """
     session = _SESSIONS.setdefault(ip, Session(ip))
     ranks, other_package = RanksMagics(session), find_owner(ip)
@@ -48,7 +47,7 @@ def load(ip: Any) -> None:
 
 
 def find_owner(ip: Any) -> str | None:
-    """Return the name of another package that defines ``%%distributed``, None if there is none."""
+    """Return the name of another package that defines ``%%distributed``, or None if there is none."""
     manager = ip.magics_manager
     magic, lazy = manager.magics["cell"].get("distributed"), manager.lazy_magics.get("distributed", "")
     module = str(getattr(magic, "__module__", None) or type(magic).__module__) if magic is not None else str(lazy)
@@ -59,7 +58,7 @@ def find_owner(ip: Any) -> str | None:
 
 
 def _handle_request(session: Session, comm: Any, message: dict[str, Any]) -> None:
-    """Close a comm that a page opened with a request, ``{"call": name, "arguments": {...}}``, with the response.
+    """Close a comm that a page opened with a request (``{"call": name, "arguments": {...}}``) with the response.
 
     Nothing is printed, and the execution count does not change.
     """
@@ -68,15 +67,16 @@ def _handle_request(session: Session, comm: Any, message: dict[str, Any]) -> Non
     from distdl_jupyter.form.state import compute_cell_form
     from distdl_jupyter.form.target import KernelContext
 
-    def state(request: object) -> object:
+    def compute_state(request: object) -> object:
         ip = session.ip
         magic = "%%distributed" if find_owner(ip) is None else "%%distdl"
         kernel = KernelContext(ip.user_ns, session.defaults, magic, ip.execution_count, session.form_cache)
-        query = wire.from_data(FormRequest, request)
-        notebook = capture.current_location().path or query.notebook
-        return compute_cell_form(msgspec.structs.replace(query, notebook=notebook), kernel)
+        form_request = wire.from_data(FormRequest, request)
+        notebook = capture.current_location().path or form_request.notebook
+        return compute_cell_form(msgspec.structs.replace(form_request, notebook=notebook), kernel)
 
-    comm.close(data=wire.answer({"form.state": state, "form.keep": _keep_secrets}, message["content"]["data"]))
+    handlers = {"form.state": compute_state, "form.keep": _keep_secrets}
+    comm.close(data=wire.handle_request(handlers, message["content"]["data"]))
 
 
 def _keep_secrets(variables: Mapping[str, object]) -> dict[str, list[str]]:

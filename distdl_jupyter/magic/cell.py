@@ -1,7 +1,7 @@
 """``%%distributed`` starts a cell as a job and shows it; ``%%sweep`` starts many trials of it.
 
-``--wait`` waits for the end. A notebook executed by a program (papermill, nbconvert) also waits unless ``--no-wait`` is
-given; otherwise it would be saved as successful before the job ends.
+``--wait`` waits for the end. If a program (papermill, nbconvert) executes the notebook, cells also wait by default,
+because the notebook would otherwise be saved as successful before the job has ended.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.jobs.client import Job
 
-#: Seconds after which a cell prints that it is still packing variables.
+#: Seconds after which a cell prints that it is packing variables.
 _SLOW_SECONDS = 2.0
 
 
 def create_magics(session: Session, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
     """Return the functions to register, by name; ``names`` are the names for ``%%distributed``."""
-    text = "Run this cell many times with other values, and find the best."
+    text = "Run this cell many times with different values, and find the best."
     magics = {"sweep": make_magic("sweep", partial(_run_sweep, session), text, make_sweep_parser)}
     text = "Run this cell on every rank of a distributed job."
     for name in names:
@@ -45,7 +45,7 @@ def create_magics(session: Session, names: Iterable[str]) -> dict[str, Callable[
 
 
 def _run(session: Session, name: str, line: str, cell: str) -> Any:
-    """Run one cell; return rank 0's value if it waits, else None."""
+    """Run one cell; return rank 0's value with ``--wait``, else None."""
     from distdl_jupyter.jobs import client, output
 
     args = make_cell_parser(name).parse(line)
@@ -65,13 +65,13 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
             study = correctness.compare(draft, **options)
         session.store(out, study)
         return study
-    with_panel = getattr(args, "panel", True)
-    if not with_panel:
+    has_panel = getattr(args, "panel", True)
+    if not has_panel:
         say(f"Captured {draft.format_summary()}")
     job = client.launch(draft, **options)
     session.newest_job_id = job.id
     session.store(out, job)
-    if with_panel:
+    if has_panel:
         output.show(job)
     else:
         spec, size = job.spec, processes(job.spec.node_count, job.spec.process_count_per_node)
@@ -86,13 +86,12 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
 
 def _run_on_ranks(session: Session, draft: CapturedCode, args: argparse.Namespace) -> Any:
     """Run the captured cell on the persistent ranks and return its values."""
-    extra = sorted(set(vars(args)) - {"on_ranks", "out", "wait", "panel"})
-    if extra:
+    name = min(set(vars(args)) - {"on_ranks", "out", "wait", "panel"}, default="")
+    if name:
         raise InvalidSpec(
-            f"--{extra[0].replace('_', '-')} cannot be combined with --on-ranks, which uses ranks that are already "
-            "running.",
+            f"--{name.replace('_', '-')} cannot be combined with --on-ranks, which uses ranks that already run.",
             code="option-of-kept-ranks",
-            field=extra[0],
+            field=name,
             hint="Remove it, or start other ranks with %dist_ranks start.",
         )
     return RanksMagics(session).run_draft(draft)
@@ -121,7 +120,7 @@ def _run_sweep(session: Session, line: str, cell: str) -> None:
 def capture_cell(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedCode:
     """Capture the running cell below its magic line ``command``, with the variables of ``namespace`` that it uses."""
     notebook = capture.current_location()
-    first_line = _line_below_magic(notebook.raw, cell)
+    first_line = _find_first_line(notebook.raw, cell)
     timer = threading.Timer(_SLOW_SECONDS, say, ("Packing the variables and modules that the cell uses ...",))
     timer.start()
     try:
@@ -138,8 +137,8 @@ def capture_cell(cell: str, namespace: Mapping[str, Any], command: str) -> Captu
         timer.cancel()
 
 
-def _line_below_magic(raw: str, cell: str) -> int | None:
-    """Return the number of the first line of the code in the whole cell, None if ``raw`` is another cell."""
+def _find_first_line(raw: str, cell: str) -> int | None:
+    """Return the number of the first line of ``cell`` in the raw cell, or None if ``raw`` is another cell."""
     position = raw.rstrip().rfind(cell.rstrip())
     return raw.count("\n", 0, position) + 1 if position >= 0 and cell.strip() else None
 
@@ -147,8 +146,8 @@ def _line_below_magic(raw: str, cell: str) -> int | None:
 def _wait_for_job(job: Job) -> Any:
     """Wait for the job's end and return rank 0's value. Raises JobFailed.
 
-    The first interrupt cancels a job on this machine, the second kills it, the third only stops waiting. For a job
-    elsewhere, the first interrupt only stops waiting.
+    The first interrupt cancels a job on this machine, the second kills it, the third only stops waiting. For a job on
+    another cluster, the first interrupt only stops waiting.
     """
     from distdl_jupyter.jobs import client
 
@@ -167,7 +166,7 @@ def _wait_for_job(job: Job) -> Any:
                 raise
     try:
         return job.result()
-    except ResultUnavailable as error:  # the cell has completed, and its value is seldom needed
+    except ResultUnavailable as error:  # the job has completed, and its value is rarely needed
         say(str(error))
         return None
 

@@ -1,6 +1,6 @@
-"""``%distdl`` runs a command of the command line in this notebook, and ``%dist_config`` changes settings.
+"""``%distdl`` runs a ``distdl`` command in this notebook, and ``%dist_config`` changes settings.
 
-The other line magics are short names of commands: ``%dist_logs -f k3f9`` runs ``%distdl logs -f k3f9``.
+The other line magics are short forms of commands: ``%dist_logs -f k3f9`` runs ``%distdl logs -f k3f9``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMMANDS = {
     "dist_cancel": "stop --no-wait",
     "dist_clusters": "clusters",
 }
-#: Methods of objects with a rich display.
+#: Methods by which IPython displays an object.
 _DISPLAY_METHODS = ("_repr_html_", "_repr_mimebundle_", "_ipython_display_")
 _CONFIG_HELP = """
     Show or set this kernel's defaults for %%distributed.
@@ -52,13 +52,13 @@ def create_magics(session: Session) -> dict[str, Callable[[str], Any]]:
     magics = {"dist_config": make_magic("dist_config", partial(_run_config, session), text, make_config_parser)}
     for name, arguments in COMMANDS.items():
         command = f"distdl {arguments.partition(' ')[0]}".strip()
-        text = f"Run ``{command}`` in this notebook and return what it shows. ``%{name} --help`` lists its options."
+        text = f"Run ``{command}`` in this notebook and return its result. ``%{name} --help`` lists its options."
         magics[name] = make_magic(name, partial(_run, session, name), text)
     return magics
 
 
 def _run(session: Session, name: str, line: str) -> Any:
-    """Run a command and return the object to display, None if it has printed its output.
+    """Run a command and return the object to display, or None if it has printed its output.
 
     The default job is the newest one of this kernel.
     """
@@ -94,7 +94,7 @@ def _run_config(session: Session, line: str) -> Any:
         flags = [f"--{setting.replace('_', '-')}" if "=" in setting else setting for setting in settings]
         return _run(session, "distdl", shlex.join(["warm", *flags]))
     if topic in TOPICS:
-        options = {"paged": hasattr(session.ip, "kernel")} if topic == "azure" else {}
+        options = {"as_panel": hasattr(session.ip, "kernel")} if topic == "azure" else {}
         return TOPICS[topic](parse_pairs(settings), **options)
     if args.clear:
         session.defaults.clear()
@@ -113,7 +113,7 @@ def make_config_parser() -> Parser:
 
 
 def update_defaults(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, Any]:
-    """Return the defaults with checked changes; an empty value removes a default. Raises InvalidSpec."""
+    """Return the defaults with the changes; an empty value removes a default. Raises InvalidSpec."""
     values = {name: parse_value(text) for name, text in changes.items() if text}
     removed = jobspec.resolve_options(dict.fromkeys(changes.keys() - values.keys()))
     if isinstance(env := values.pop("env", values.pop("environment_variables", None)), str):
@@ -140,10 +140,10 @@ def _format_settings(defaults: dict[str, Any]) -> str:
 # settings for all kernels -----------------------------------------------------------------------------
 
 
-def change_azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
-    """Change settings for Azure, and sign in if ``credential`` is given. Raises InvalidSpec.
+def change_azure(changes: Mapping[str, str], *, as_panel: bool = True) -> Any:
+    """Change Azure settings, and sign in if ``credential`` is given. Raises InvalidSpec.
 
-    In a notebook (``paged``), return the panel, which shows the account; in a terminal, print the account.
+    Return the sign-in panel, or print the account if ``as_panel`` is false, as in a terminal.
     """
     from distdl_jupyter.azure import identity, settings
     from distdl_jupyter.views import azure as azure_view
@@ -153,14 +153,14 @@ def change_azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
         identity.sign_in(changes["credential"], **{name: changes[name] for name in changes if name != "credential"})
     elif changes:
         settings.change(**changes)
-    if paged:
+    if as_panel:
         return azure_sign_in()
     say("\n".join(azure_view.format_sign_in(azure_view.make_sign_in_view())))
     return None
 
 
 def change_monitoring(changes: Mapping[str, str]) -> None:
-    """Change settings of telemetry and messages, and send a test message to a new address.
+    """Change the settings of telemetry and messages, and send a test message to a new address.
 
     Raises InvalidSpec, MessageNotSent.
     """
@@ -176,7 +176,7 @@ def change_monitoring(changes: Mapping[str, str]) -> None:
 
 
 def change_tracking(changes: Mapping[str, str]) -> None:
-    """Change settings of experiment trackers. Raises InvalidSpec."""
+    """Change the settings of experiment trackers. Raises InvalidSpec."""
     from distdl_jupyter.core import user_settings
     from distdl_jupyter.tracking.trackers import find_mlflow_address, get_host
 
@@ -186,5 +186,5 @@ def change_tracking(changes: Mapping[str, str]) -> None:
     say(f"artifacts = {settings.artifacts}")
 
 
-#: Functions by topic, which is the first word of the line; ``warm`` runs the command of that name.
+#: The function for each topic, which is the first word of the line. The topic ``warm`` runs ``distdl warm``.
 TOPICS: dict[str, Any] = {"azure": change_azure, "monitoring": change_monitoring, "tracking": change_tracking}

@@ -1,7 +1,7 @@
 """``%dist_ranks`` starts persistent ranks, controls them and exchanges variables with them; ``%%ranks`` runs a cell.
 
-A kernel uses the ranks that it started or attached to, else the newest ones of the user, such as those from before a
-kernel restart. Ranks outlive kernels; ``%dist_ranks stop`` stops them.
+A kernel uses the ranks that it started or attached to, else the user's newest ranks, such as those that it used before
+a restart. Ranks outlive kernels; ``%dist_ranks stop`` stops them.
 """
 
 from __future__ import annotations
@@ -78,27 +78,24 @@ class RanksMagics:
         """Return the running ranks of this kernel, else the user's newest ones, else None."""
         from distdl_jupyter import ranks
 
-        latest = self._session.ranks
-        return latest if latest is not None and latest.state() != "ended" else ranks.find_session()
+        current = self._session.ranks
+        return current if current is not None and current.state() != "ended" else ranks.find_session()
 
     def _get(self) -> Ranks:
-        """Return the ranks to use, which may be ended ranks of this kernel. Raises JobNotFound."""
+        """Return the ranks to use; those of this kernel may have ended. Raises JobNotFound."""
         if self._session.ranks is not None:
             return self._session.ranks
         ranks = self._find()
         if ranks is None:
             raise _create_no_ranks_error()
-        say(
-            f"Using {plural(ranks.size, 'rank')} started earlier ({short_id(ranks.id)}). Variables in their "
-            "namespaces are kept."
-        )
+        say(f"Using {plural(ranks.size, 'rank')} started earlier ({short_id(ranks.id)}). Their variables are kept.")
         self._session.ranks = ranks
         return ranks
 
     # %dist_ranks ----------------------------------------------------------------------------------
 
     def make_parser(self) -> Parser:
-        """Return the parser of the line magic; the flags of ``start`` are those of a job."""
+        """Return the parser of the line magic. ``start`` has the flags of a job."""
         from distdl_jupyter.cli.command import add_command
 
         parser = Parser(prog="%dist_ranks", description=_LINE_HELP)
@@ -188,7 +185,7 @@ class RanksMagics:
     # %%ranks --------------------------------------------------------------------------------------
 
     def _run_cell(self, line: str, cell: str) -> Any:
-        """Run one cell and return its values, None if there are none. Raises CellFailed."""
+        """Run one cell and return its values, or None if there are none. Raises CellFailed."""
         args = make_cell_parser().parse(line)
         check_identifier(args.out)
         ranks = self._get()
@@ -234,18 +231,18 @@ class RanksMagics:
             show_as(interrupt, [f"KeyboardInterrupt: {interrupt}"])
             raise
         finally:
-            is_shown = output.finish()
+            has_shown_failures = output.finish()
         errors = {rank: self._add_hint(error) for rank, error in answer.errors.items()}
         failure = find_failures(errors, numbers)
         if failure is not None:
-            raise CellFailed(failure, errors, shown=is_shown)
-        forms = {rank: done.shown for rank, done in answer.results.items()}
+            raise CellFailed(failure, errors, shown=has_shown_failures)
+        forms = {rank: result.shown for rank, result in answer.results.items()}
         if not any(forms.values()):
             return None
         return RankValues(answer.values, forms) if on is None else ValuesByRank(answer.values, forms)
 
     def _add_hint(self, error: dict[str, Any]) -> dict[str, Any]:
-        """Return the error with a hint if a name is defined in the notebook but not on the rank."""
+        """Return the error, with a hint if it is a NameError for a variable of the notebook."""
         match = _UNDEFINED_NAME.match(str(error.get("message", ""))) if error.get("type") == "NameError" else None
         if match is None or match[1] not in self._session.ip.user_ns:
             return error
@@ -286,8 +283,7 @@ def _verb(ranks: Ranks) -> str:
 class RanksTable(table.Display):
     """Persistent ranks with their state, processes and memory.
 
-    ``is_known``: this kernel has used the ranks; otherwise they are from an earlier kernel. ``end_reason`` is how the
-    kernel's ranks ended ("" if they have not).
+    ``is_known`` is false for ranks of another kernel. ``end_reason`` is how the kernel's ranks ended, or "".
     """
 
     def __init__(self, ranks: Ranks | None, *, is_known: bool = True, end_reason: str = "") -> None:
@@ -300,7 +296,7 @@ class RanksTable(table.Display):
 
 
 def _summarize(ranks: Ranks, *, is_known: bool) -> str:
-    """Return sentences on the number of ranks, their activity, and when they stop."""
+    """Return sentences about the number of ranks, their activity, and when they stop."""
     from distdl_jupyter.ranks.request import find_last_cell
 
     spec, now, state = ranks.job.spec, time.time(), ranks.state()
@@ -323,10 +319,10 @@ def _summarize(ranks: Ranks, *, is_known: bool) -> str:
 
 
 def _list_rows(ranks: Ranks) -> table.Rows:
-    """Return a header and a row for each rank, with its last measured memory."""
+    """Return a header and a row for each rank with its last measured memory usage."""
     usage = ResourceBook(ranks.job.folder.resources, curves=False)
     usage.read()
-    memory_by_rank = {rank: use.memory for rank, (_, use) in usage.ranks.items()}
+    memory_by_rank = {rank: rank_usage.memory for rank, (_, rank_usage) in usage.ranks.items()}
     show_host = ranks.job.spec.cluster != "local"
     rows = [("Rank", "Host", "Process", "Memory")]
     for view in ranks.job.view().ranks:

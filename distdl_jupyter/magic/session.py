@@ -1,4 +1,4 @@
-"""The state that the magics of one kernel share. Errors are one line: frames of the magics do not help users."""
+"""The state that the magics of one kernel share. Errors are shown as one line, because frames of magics do not help."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Session:
         return client.attach(self.newest_job_id or None)
 
     def should_wait(self, args: argparse.Namespace) -> bool:
-        """Return whether a cell waits for its end: with ``--wait``, or by default if a program runs the notebook.
+        """Return whether a cell waits for the job's end: with ``--wait``, or by default if a program runs the notebook.
 
         nbclient, which runs cells for papermill and nbconvert, sets ``allow_stdin`` to False.
         """
@@ -54,8 +54,8 @@ def make_magic(
 ) -> Callable[..., Any]:
     """Return the function to register with IPython.
 
-    Its help is ``text``, or the help of ``parser``, which ``--help`` prints, too. The parser is created on demand: its
-    help lists the flags of every plug-in, and loading all plug-ins is slow.
+    Its help is ``text``, or the help of ``parser``, which ``--help`` also prints. The parser is created on demand,
+    because its help lists the flags of every plug-in, and loading all plug-ins is slow.
     """
 
     def magic(line: str, *cell: str) -> Any:
@@ -73,13 +73,13 @@ def make_magic(
 
 @contextlib.contextmanager
 def shorten_errors() -> Iterator[None]:
-    """Make IPython show errors of this package as one line, and syntax errors of a cell with their location only."""
+    """Make IPython show errors of this package as one line, and syntax errors of a cell only with their location."""
     try:
         yield
     except SystemExit:
         pass  # argparse has printed the help of a command
     except DistDLError as error:
-        if "_render_traceback_" not in vars(type(error)):  # the class renders itself
+        if "_render_traceback_" not in vars(type(error)):  # a class with this method renders itself
             show_as(error, [f"{type(error).__name__}: {to_flags(str(error))}"])
         raise
     except KeyboardInterrupt as interrupt:
@@ -95,7 +95,7 @@ def shorten_errors() -> Iterator[None]:
 
 
 def check_identifier(name: str | None) -> str | None:
-    """Return the name of a variable. Raises InvalidSpec if it is not a valid name."""
+    """Return ``name`` if it is a valid variable name or None. Raises InvalidSpec."""
     if name is not None and not name.isidentifier():
         raise InvalidSpec(f"--out must be a variable name, not {name!r}.", code="out-name-invalid", field="out")
     return name

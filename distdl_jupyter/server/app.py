@@ -1,4 +1,4 @@
-"""The extension of the Jupyter server: its settings and the shared state of its handlers."""
+"""The Jupyter Server extension: its settings and the shared state of its handlers."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tornado.routing import PathMatches, Rule, RuleRouter
 from tornado.web import Application
 from traitlets import Float, Int, Unicode
 
-from distdl_jupyter.api import BASE_PATH, list_calls
+from distdl_jupyter.api import BASE_PATH, list_endpoints
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, get_docs_address
 
 if TYPE_CHECKING:
-    from distdl_jupyter.api.call import ApiCall, ServerContext
+    from distdl_jupyter.api.endpoint import Endpoint, ServerContext
     from distdl_jupyter.server.feeds import Feeds
 
 R = TypeVar("R")
-#: Seconds after the start at which the handlers are imported, unless a request arrives earlier.
+#: Seconds after the start of the server at which the handlers are imported, unless a request arrives before that.
 _IMPORT_DELAY_SECONDS = 1.0
 #: Seconds between two checks for old jobs to delete; checks are hourly because timers stop while a laptop sleeps.
 _PRUNE_INTERVAL_SECONDS = 3600.0
-#: Maximum number of concurrent slow calls: launch forms, job starts and requests to clouds.
+#: Number of threads for slow requests: launch forms, job starts and requests to clouds.
 _SLOW_THREADS = 6
 
 
 class DistDLApp(ExtensionApp):
-    """Training jobs on many processes: clusters, jobs and live streams under ``distdl/api``."""
+    """Distributed training jobs: clusters, jobs and live streams under ``distdl/api``."""
 
     name = "distdl"
     app_name = "distdl_jupyter"
@@ -64,17 +64,17 @@ class DistDLApp(ExtensionApp):
 
     @functools.cached_property
     def pools(self) -> list[ThreadPoolExecutor]:
-        """The threads for file reads and short calls, and those for slow calls, which delay no other request."""
+        """The pool for short requests, and the pool for slow requests, which thus do not delay other requests."""
         return [ThreadPoolExecutor(count, thread_name_prefix="distdl") for count in (self.thread_count, _SLOW_THREADS)]
 
     async def run(self, function: Callable[..., R], *args: Any, slow: bool = False) -> R:
-        """Run a function, which may block, in a thread with its arguments; ``slow`` selects the pool for slow calls."""
+        """Run a blocking function with its arguments in a thread; ``slow`` selects the pool for slow requests."""
         return await asyncio.get_running_loop().run_in_executor(self.pools[slow], function, *args)
 
     @functools.cached_property
     def context(self) -> ServerContext:
-        """The services of this server for API calls."""
-        from distdl_jupyter.api.call import ServerContext
+        """The services of this server for endpoints."""
+        from distdl_jupyter.api.endpoint import ServerContext
         from distdl_jupyter.clusters.status import StatusCache
         from distdl_jupyter.jobs.job_list import JobIndex
 
@@ -82,12 +82,12 @@ class DistDLApp(ExtensionApp):
         return ServerContext(
             run=self.run,
             root=Path(str(getattr(self.serverapp.contents_manager, "root_dir", "") or ".")),
-            listing=JobIndex(),
-            clusters=StatusCache(self.cluster_seconds),
+            job_index=JobIndex(),
+            cluster_status=StatusCache(self.cluster_seconds),
             kernel_specs=self.serverapp.kernel_spec_manager,
             max_code_bytes=self.max_code_bytes,
-            submit_seconds=self.submit_seconds,
-            form_seconds=self.form_seconds,
+            submit_timeout=self.submit_seconds,
+            form_timeout=self.form_seconds,
         )
 
     @functools.cached_property
@@ -98,23 +98,23 @@ class DistDLApp(ExtensionApp):
         return Feeds(self)
 
     def initialize_handlers(self) -> None:
-        """Register all addresses."""
+        """Register the routes."""
         assert self.serverapp is not None
         application = self.serverapp.web_app
         self._routes = LazyRoutes(application, application.settings["base_url"])
         try:
-            address = get_docs_address() if "DISTDL_DOCS" in os.environ else ""
+            docs_url = get_docs_address() if "DISTDL_DOCS" in os.environ else ""
         except InvalidSpec as error:
             self.log.warning("%s", error)
-            address = ""
-        application.settings.setdefault("page_config_data", {})["distdlDocs"] = address
+            docs_url = ""
+        application.settings.setdefault("page_config_data", {})["distdlDocs"] = docs_url
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
-        """Import the handlers and start pruning after the server has started."""
+        """Start the background task after the server has started."""
         self._background_task = asyncio.create_task(self._work_in_background())
 
     async def _work_in_background(self) -> None:
-        """Import the handlers, then delete old jobs according to the settings until the server stops."""
+        """Import the handlers, then prune jobs according to the settings until the server stops."""
         await asyncio.sleep(_IMPORT_DELAY_SECONDS)
         await self.run(lambda: self._routes.rules)
         while self.prune_older or self.prune_keep is not None:
@@ -130,7 +130,7 @@ class DistDLApp(ExtensionApp):
             await asyncio.sleep(_PRUNE_INTERVAL_SECONDS)
 
     async def stop_extension(self) -> None:
-        """Close all connections and end the threads; jobs keep running."""
+        """Close all connections and stop the threads; jobs keep running."""
         if self._background_task is not None:
             self._background_task.cancel()
         if "feeds" in vars(self):
@@ -141,11 +141,7 @@ class DistDLApp(ExtensionApp):
 
 
 class LazyRoutes(RuleRouter):
-    """Passes requests to the handlers.
-
-    The handlers are imported shortly after the server has started, or for an earlier first request, so that the
-    extension does not delay the start of the server.
-    """
+    """Routes requests to the handlers. They are imported on first use, so that they do not delay the server's start."""
 
     def __init__(self, application: Application, base_url: str) -> None:
         self._application = application
@@ -154,20 +150,20 @@ class LazyRoutes(RuleRouter):
 
     @functools.cached_property
     def rules(self) -> list[Rule]:  # type: ignore[override]  # never added to
-        """All addresses with their handlers; an unknown address gets a 404 response in JSON."""
+        """All routes; an unknown path gets a 404 response in JSON."""
         from distdl_jupyter.server.events import EventsHandler
-        from distdl_jupyter.server.handler import CallHandler
+        from distdl_jupyter.server.handler import EndpointHandler
 
         # ``id`` is a built-in function of Python, so the argument is ``id_``.
         patterns = {"id": "(?P<id_>[^/]+)", "path": "(?P<path>.+)", "number": "(?P<number>[0-9]{1,9})"}
-        addresses: dict[str, dict[str, ApiCall]] = {}
-        for call in list_calls():
-            path = re.sub(r"\{(\w+)\}", lambda part: patterns.get(part[1], f"(?P<{part[1]}>[^/]+)"), call.path)
-            addresses.setdefault(path, {})[call.verb] = call
+        endpoints_by_path: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in list_endpoints():
+            path = re.sub(r"\{(\w+)\}", lambda name: patterns.get(name[1], f"(?P<{name[1]}>[^/]+)"), endpoint.path)
+            endpoints_by_path.setdefault(path, {})[endpoint.method] = endpoint
         handlers: list[tuple[str, Any, dict[str, Any]]] = [
-            *((path, CallHandler, {"calls": verbs}) for path, verbs in addresses.items()),
+            *((path, EndpointHandler, {"endpoints": endpoints}) for path, endpoints in endpoints_by_path.items()),
             ("/events", EventsHandler, {}),
-            ("(?:/.*)?", CallHandler, {"calls": {}}),
+            ("(?:/.*)?", EndpointHandler, {"endpoints": {}}),
         ]
         return [Rule(PathMatches(f"{self._base}{path}$"), *handler) for path, *handler in handlers]
 

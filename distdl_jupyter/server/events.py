@@ -24,13 +24,15 @@ from distdl_jupyter.views.wire import encode, from_json
 #: Close code: the page sent an invalid message or has lost its permission (RFC 6455, section 7.4.1).
 _POLICY_VIOLATION = 1008
 _NO_UPGRADE = (
-    "This address is a WebSocket endpoint, but the request did not ask for an upgrade. A proxy in front of the Jupyter "
-    "server may not forward WebSockets"
+    "This path is a WebSocket endpoint, but the request has no Upgrade header. A proxy in front of the Jupyter server "
+    "may not forward WebSockets"
 )
+_PENDING_SECONDS = 0.03  #: Maximum wait while messages are pending.
+_IDLE_SECONDS = 1.0  #: Maximum wait while no messages are pending.
 
 
 class EventsHandler(WebSocketMixin, WebSocketHandler, Handler):
-    """A page's WebSocket: the page sends a Subscription, which replaces the previous one, and receives Messages."""
+    """A page's WebSocket: the page sends a Subscription, which replaces the previous one, and receives messages."""
 
     _send_task: asyncio.Task[None] | None = None
     _subscriber: Subscriber
@@ -83,7 +85,7 @@ class EventsHandler(WebSocketMixin, WebSocketHandler, Handler):
                         self.close(_POLICY_VIOLATION, "You no longer have permission to view this page.")
                         return
                     messages.append(encode(Heartbeat(time.time(), "alive")))
-                # Wait until the page has received them: a slow page delays only itself.
+                # Wait until they are sent: a slow page delays only its own messages.
                 await asyncio.gather(*(self.write_message(message) for message in messages))
                 await self._subscriber.wait(max(0.0, next_check - time.monotonic()))
         except WebSocketClosedError:
@@ -93,7 +95,7 @@ class EventsHandler(WebSocketMixin, WebSocketHandler, Handler):
             self.close()
 
     async def _is_still_allowed(self) -> bool:
-        """Authenticate the user again and return whether they may still read."""
+        """Authenticate the user again and return whether they still have the permission to read."""
         handler = Handler(self.application, self.request)
         user = await ensure_async(self.identity_provider.get_user(handler))
         return user is not None and await handler.is_allowed(user, "read")
@@ -107,18 +109,18 @@ class Subscriber:
 
     def __init__(self, feeds: Feeds, subscription: Subscription, notify: asyncio.Event) -> None:
         self._run, self._notify = feeds.app.run, notify
-        #: Messages that are due regardless of the feeds.
+        #: Messages that do not come from a feed.
         self._pending = [encode(Welcome(subscription.number, feeds.server_id, time.time(), "hello"))]
-        lists: list[tuple[SnapshotFeed, str]] = []
+        snapshots: list[tuple[SnapshotFeed, str]] = []
         if subscription.jobs:
-            lists.append((feeds.get(ListFeed), subscription.jobs_key))
+            snapshots.append((feeds.get(ListFeed), subscription.jobs_key))
         if subscription.clusters:
-            lists.append((feeds.get(ClustersFeed), subscription.clusters_key))
-        #: The key and the value that the page has received.
-        self._lists = {feed: (key, feed.value if key == feed.key else None) for feed, key in lists}
+            snapshots.append((feeds.get(ClustersFeed), subscription.clusters_key))
+        #: The key and the value that the page has, for each feed.
+        self._snapshots = {feed: (key, feed.value if key == feed.key else None) for feed, key in snapshots}
         jobs = {feeds.get(JobFeed, id_): request for id_, request in subscription.job.items()}
         self._jobs = [JobSubscriber(feed.live, request) for feed, request in jobs.items()]
-        self._feeds: list[Feed] = [*self._lists, *jobs]
+        self._feeds: list[Feed] = [*self._snapshots, *jobs]
         for feed in self._feeds:
             feed.subscribers.add(notify)
 
@@ -131,10 +133,10 @@ class Subscriber:
         """Return the messages that are due now."""
         self._notify.clear()
         messages, self._pending = self._pending, []
-        for feed, (key, value) in self._lists.items():
+        for feed, (key, value) in self._snapshots.items():
             if feed.key not in ("", key):
                 messages.append(encode(feed.create_message(value)))
-                self._lists[feed] = feed.key, feed.value
+                self._snapshots[feed] = feed.key, feed.value
         for subscriber in self._jobs:
             if subscriber.has_updates:
                 messages += await self._run(subscriber.take_messages)
@@ -143,5 +145,6 @@ class Subscriber:
     async def wait(self, seconds: float) -> None:
         """Wait until there may be new messages, but at most ``seconds``."""
         has_pending = any(subscriber.has_pending for subscriber in self._jobs)
+        timeout = min(seconds, _PENDING_SECONDS if has_pending else _IDLE_SECONDS)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._notify.wait(), min(seconds, 0.03 if has_pending else 1.0))
+            await asyncio.wait_for(self._notify.wait(), timeout)

@@ -1,7 +1,6 @@
-"""Feeds that pages subscribe to: jobs, the list of jobs, the clusters. Each is read once for all pages.
+"""Feeds that pages subscribe to: single jobs, the job list and the clusters. Each is read once for all pages.
 
-Everything here runs in the event loop and reads in threads. Feeds are removed some time after their last page was
-closed.
+Feeds run in the event loop and read in threads. A feed is removed some time after its last page has closed.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Feed")
 #: Close code: the server is shutting down (RFC 6455, section 7.4.1).
 GOING_AWAY = 1001
-#: Seconds between two polls of a job with new data, of a job without new data, and of an ended job (which may be
-#: deleted).
-_POLL_SECONDS, _QUIET_POLL_SECONDS, _ENDED_POLL_SECONDS = 0.03, 0.1, 1.0
+_POLL_SECONDS = 0.03  #: Seconds between two polls of a job with new data.
+_QUIET_POLL_SECONDS = 0.1  #: Seconds between two polls of a job without new data.
+_ENDED_POLL_SECONDS = 1.0  #: Seconds between two polls of an ended job, which may be deleted.
 #: Seconds before a retry after a failed read.
 _RETRY_SECONDS = 2.0
 
@@ -45,7 +44,7 @@ class Feed(ABC):
         self._app = app
         #: The events of the subscribed pages, which are set at every change.
         self.subscribers: set[asyncio.Event] = set()
-        #: The error of the last poll, None after a success.
+        #: The error of the last poll, or None if it succeeded.
         self.problem: Exception | None = None
         self.task = asyncio.get_running_loop().create_task(self._run())
 
@@ -56,7 +55,7 @@ class Feed(ABC):
 
     @abstractmethod
     async def poll(self) -> float | None:
-        """Read once and return the seconds until the next poll, None to stop."""
+        """Read once and return the seconds until the next poll, or None to stop."""
 
     async def _run(self) -> None:
         pause: float | None = 0.0
@@ -86,19 +85,19 @@ class JobFeed(Feed):
 
     async def poll(self) -> float | None:
         """Read the job's files."""
-        live, was_complete = self.live, self.live.is_complete
+        live, had_first_log = self.live, self.live.has_first_log
         has_new_data = await self._app.run(live.poll)
         if live.is_deleted:
             self.notify_subscribers()
             return None
-        if has_new_data or live.is_complete != was_complete:
+        if has_new_data or live.has_first_log != had_first_log:
             self.notify_subscribers()
-            return _POLL_SECONDS if live.is_complete else 0.0
+            return _POLL_SECONDS if live.has_first_log else 0.0
         return _ENDED_POLL_SECONDS if live.is_settled else _QUIET_POLL_SECONDS
 
 
 class SnapshotFeed(Feed):
-    """A value that is read as a whole, None before the first read. ``key`` identifies a value across servers."""
+    """A value that is read as a whole, or None before the first read. ``key`` identifies the value across servers."""
 
     value: Any = None
     key = ""
@@ -111,16 +110,16 @@ class SnapshotFeed(Feed):
 
     @abstractmethod
     def create_message(self, previous: Any) -> JobsMessage | ClustersMessage:
-        """Return the message for a page that has an earlier value (None: no value)."""
+        """Return the message for a page that has the value ``previous``, or for a new page if it is None."""
 
 
 class ListFeed(SnapshotFeed):
-    """The list of jobs and studies: rows by id. An unchanged row stays the same object."""
+    """The job list, with studies: rows by id. An unchanged row stays the same object."""
 
     async def poll(self) -> float:
         """Read the rows that have changed."""
         old_rows = self.value or {}
-        jobs = await self._app.run(lambda: [job.row for job in self._app.context.listing.read_all(LIST_READ_SECONDS)])
+        jobs = await self._app.run(lambda: [job.row for job in self._app.context.job_index.read_all(LIST_READ_SECONDS)])
         rows = {row.id: row for row in (*jobs, *await self._app.run(study_rows.list_studies, jobs))}
         for id_, row in rows.items():
             old_row = old_rows.get(id_, row)
@@ -131,7 +130,7 @@ class ListFeed(SnapshotFeed):
         return self._app.list_seconds
 
     def create_message(self, previous: dict[str, JobRow] | None) -> JobsMessage:
-        """Return the changes, or the whole list."""
+        """Return the changes since the ``previous`` value, or the whole list."""
         old_rows = previous or {}
         rows = tuple(row for id_, row in self.value.items() if old_rows.get(id_) is not row)
         removed = tuple(id_ for id_ in old_rows if id_ not in self.value)
@@ -144,7 +143,7 @@ class ClustersFeed(SnapshotFeed):
     async def poll(self) -> float:
         """Poll the clusters."""
         context = self._app.context
-        self.update(await read_clusters(context.run, context.listing, context.clusters))
+        self.update(await read_clusters(context.run, context.job_index, context.cluster_status))
         return self._app.clusters_seconds
 
     def create_message(self, _previous: object) -> ClustersMessage:
@@ -163,7 +162,7 @@ class Feeds:
         self._feeds: dict[object, Any] = {}
 
     def get(self, feed_type: type[F], *args: str) -> F:
-        """Return the feed of this type and arguments; create it if necessary. The job need not exist."""
+        """Return the feed with this type and these arguments; create it if necessary. The job need not exist."""
         key = feed_type, *args
         feed: F | None = self._feeds.get(key)
         if feed is None or feed.task.done():
@@ -177,7 +176,7 @@ class Feeds:
         live = feed.live
         feed.subscribers.add(notify)
         try:
-            while not (live.is_complete or live.is_deleted) and feed.problem is None:
+            while not (live.has_first_log or live.is_deleted) and feed.problem is None:
                 await notify.wait()
                 notify.clear()
             if feed.problem is not None:
@@ -185,7 +184,7 @@ class Feeds:
             await self.app.run(live.poll)  # the job may have been deleted since the last poll
             if live.is_deleted:
                 raise JobNotFound(f"Job {id_} does not exist or has been deleted.", code="job-deleted")
-            return await self.app.run(live.use, function)
+            return await self.app.run(live.call_with_reader, function)
         finally:
             feed.subscribers.discard(notify)
 

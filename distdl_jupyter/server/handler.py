@@ -1,6 +1,6 @@
-"""One handler for all calls of ``distdl_jupyter.api``: permissions, parsing of requests, responses and errors.
+"""The handler of all API endpoints: permissions, parsing of requests, responses and errors.
 
-Authentication, authorization and the size limit are checked before any of the body is stored. Calls run in threads,
+Authentication, authorization and the size limit are checked before any of the body is stored. Endpoints run in threads,
 because the event loop is shared with the whole server.
 """
 
@@ -19,7 +19,7 @@ from jupyter_server.auth.utils import HTTP_METHOD_TO_AUTH_ACTION
 from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
-from distdl_jupyter.api.call import ApiCall, Download
+from distdl_jupyter.api.endpoint import Download, Endpoint
 from distdl_jupyter.core import errors
 from distdl_jupyter.core.store import is_id
 from distdl_jupyter.live.messages import ApiError
@@ -29,8 +29,8 @@ from distdl_jupyter.views.wire import encode
 if TYPE_CHECKING:
     from distdl_jupyter.server.app import DistDLApp
 
-#: The HTTP status of each error class of this package; other classes use the status of their nearest base.
-STATUSES: dict[type[Exception], int] = {
+#: The HTTP status of each error class of this package; other classes use the status of their nearest base class.
+STATUS_CODES: dict[type[Exception], int] = {
     errors.InvalidSpec: 400,
     errors.JobNotFound: 404,
     errors.ClusterNotFound: 404,
@@ -47,7 +47,7 @@ STATUSES: dict[type[Exception], int] = {
     errors.DiskRefused: 507,
     errors.DistDLError: 500,
 }
-#: The remedies of the server's own errors.
+#: The remedies for the server's own errors, by HTTP status.
 HINTS = {
     403: "Reload the page to log in again, or ask the administrator of this server for permission.",
     404: "Reload the page. The server may run another version of distdl_jupyter.",
@@ -59,11 +59,11 @@ def get_status_code(error: BaseException) -> int:
     """Return the HTTP status of an error."""
     if isinstance(error, web.HTTPError):
         return error.status_code
-    return next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
+    return next((STATUS_CODES[class_] for class_ in type(error).__mro__ if class_ in STATUS_CODES), 500)
 
 
 def to_api_error(error: BaseException | None, status: int) -> ApiError:
-    """Return an error for a page; only the server's log has the details of an unexpected error."""
+    """Return the response body for an error; only the server's log has the details of an unexpected error."""
     if isinstance(error, errors.DistDLError):
         output = getattr(error, "output", "")
         message = "\n".join(part for part in (error.message, output) if part)
@@ -83,28 +83,28 @@ class Handler(APIHandler):
     auth_resource = "distdl"
     #: Whether a request counts as activity, for servers that are culled when idle.
     _track_activity = True
-    #: The calls of this address, by verb.
-    calls: Mapping[str, ApiCall] = {}
+    #: The endpoints of this path by HTTP method in lower case.
+    endpoints: Mapping[str, Endpoint] = {}
 
     @property
     def app(self) -> DistDLApp:
-        """The extension with its settings."""
+        """The server extension."""
         return cast("DistDLApp", self.settings["distdl"])
 
     async def prepare(self, **_redirect: bool) -> None:
         """Check permissions before the body arrives; the body of a rejected request is discarded."""
         self._body = bytearray()
-        #: Done when the page no longer waits for the response.
+        #: Done when the client disconnects.
         self.disconnected: Future[None] = Future()
         self._rejection: web.HTTPError | None = None
         try:
             await super().prepare()
         except web.HTTPError as error:
             self._rejection = error
-        verb = str(self.request.method)
-        call = self.calls.get(verb.lower())
-        action = call.action if call else HTTP_METHOD_TO_AUTH_ACTION[verb]
-        if self._rejection is None and verb != "OPTIONS":
+        method = str(self.request.method)
+        endpoint = self.endpoints.get(method.lower())
+        action = endpoint.action if endpoint else HTTP_METHOD_TO_AUTH_ACTION[method]
+        if self._rejection is None and method != "OPTIONS":
             if self.current_user is None:
                 self._rejection = web.HTTPError(403, "Not logged in")
             elif not await self.is_allowed(self.current_user, action):
@@ -112,7 +112,7 @@ class Handler(APIHandler):
                 self._rejection = web.HTTPError(403, message)
         if self._rejection is not None:
             # Raise the error after the body has arrived, because closing the connection earlier looks like a failure.
-            setattr(self, verb.lower(), lambda **_path: self.read_body())
+            setattr(self, method.lower(), lambda **_path: self.read_body())
 
     async def is_allowed(self, user: Any, action: str) -> bool:
         """Return whether the server's Authorizer allows an action."""
@@ -133,7 +133,7 @@ class Handler(APIHandler):
         return self._body
 
     def on_connection_close(self) -> None:
-        """Signal cancellation to the running call."""
+        """Signal to the running endpoint that the client has disconnected."""
         self.disconnected.cancel()
         super().on_connection_close()
 
@@ -143,59 +143,59 @@ class Handler(APIHandler):
             super().log_exception(error_type, error, traceback)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Write ``{message, type, hint, field, code}`` with the status of the error's class."""
+        """Write an ``ApiError`` with the status of the error's class."""
         error = (kwargs.get("exc_info") or (None, None))[1]
         if error is not None:
             status_code = get_status_code(error)
             self.set_status(status_code)
         if status_code == 405:
-            self.set_header("Allow", ", ".join([*(verb.upper() for verb in self.calls), "OPTIONS"]))
+            self.set_header("Allow", ", ".join([*(method.upper() for method in self.endpoints), "OPTIONS"]))
         if status_code == 426:
             self.set_header("Upgrade", "websocket")
         self.finish(encode(to_api_error(error, status_code)))
 
 
-class CallHandler(Handler):
-    """Handles the API calls of one address; an unknown address has no calls."""
+class EndpointHandler(Handler):
+    """Handles the endpoints of one path; an unknown path has no endpoints."""
 
-    def initialize(self, calls: dict[str, ApiCall]) -> None:
-        """Set the calls by HTTP method."""
-        self.calls = calls
+    def initialize(self, endpoints: dict[str, Endpoint]) -> None:
+        """Set the endpoints by HTTP method in lower case."""
+        self.endpoints = endpoints
 
-    async def _run(self, **path: str) -> None:
-        call = self.calls.get(str(self.request.method).lower())
-        if call is None:
-            raise web.HTTPError(405) if self.calls else web.HTTPError(404, "Unknown API address")
-        response = await self._run_call(call, path)
-        self.set_status(call.status)
+    async def _run(self, **path_parameters: str) -> None:
+        endpoint = self.endpoints.get(str(self.request.method).lower())
+        if endpoint is None:
+            raise web.HTTPError(405) if self.endpoints else web.HTTPError(404, "Unknown API path")
+        response = await self._run_endpoint(endpoint, path_parameters)
+        self.set_status(endpoint.status)
         if isinstance(response, Download):
-            await self._send(response)
+            await self._send_file(response)
         elif response is not None:
             self.finish(await self.app.run(encode, response))
 
     get = post = put = patch = delete = web.authenticated(_run)
 
-    async def _run_call(self, call: ApiCall, path: dict[str, str]) -> Any:
-        """Run the function with the arguments that it declares. Raises InvalidSpec, JobNotFound."""
-        if "id_" in path and not is_id(path["id_"]):
-            raise errors.JobNotFound(
-                "No job has this id.", code="job-id-invalid", hint="A job id looks like 20261121-024912-k3f9x."
-            )
-        arguments: dict[str, Any] = {**path, "disconnected": self.disconnected, "context": self.app.context}
-        if call.request is not None:
-            query, kind = self.request.query_arguments, call.request
-            body = wire.from_query(kind, query) if call.verb == "get" else wire.from_json(kind, self.read_body())
+    async def _run_endpoint(self, endpoint: Endpoint, path_parameters: dict[str, str]) -> Any:
+        """Call the endpoint's function with the arguments that it declares. Raises InvalidSpec, JobNotFound."""
+        job_id = path_parameters.get("id_", "")
+        if "id_" in path_parameters and not is_id(job_id):
+            hint = "A job id looks like 20261121-024912-k3f9x."
+            raise errors.JobNotFound("No job has this id.", code="job-id-invalid", hint=hint)
+        arguments = {**path_parameters, "disconnected": self.disconnected, "context": self.app.context}
+        if endpoint.request is not None:
+            model, query = endpoint.request, self.request.query_arguments
+            is_get = endpoint.method == "get"
+            body = wire.from_query(model, query) if is_get else wire.from_json(model, self.read_body())
             arguments |= {**msgspec.structs.asdict(body), "body": body}
-        parameters = inspect.signature(call.function).parameters
+        function, parameters = endpoint.function, inspect.signature(endpoint.function).parameters
         arguments = {name: value for name, value in arguments.items() if name in parameters}
-        if inspect.iscoroutinefunction(call.function):
-            return await call.function(**arguments)
+        if inspect.iscoroutinefunction(function):
+            return await function(**arguments)
         if "reader" in parameters:
-            return await self.app.feeds.read_job(path["id_"], lambda reader: call.function(reader=reader, **arguments))
-        return await self.app.run(functools.partial(call.function, **arguments), slow=call.slow)
+            return await self.app.feeds.read_job(job_id, lambda reader: function(reader=reader, **arguments))
+        return await self.app.run(functools.partial(function, **arguments), slow=endpoint.slow)
 
-    async def _send(self, download: Download) -> None:
-        """Send a file in pieces."""
+    async def _send_file(self, download: Download) -> None:
         self.set_header("Content-Type", download.media_type)
         self.set_header("Cache-Control", download.cache_control)
         if download.size is not None:

@@ -36,7 +36,7 @@ from distdl_jupyter.core.store import JobFolder, JobStore, create_id
 from distdl_jupyter.jobs import client, job_list, rerun, study_rows
 from distdl_jupyter.node.processes import has_ended, make_mark
 from distdl_jupyter.supervisor import control
-from distdl_jupyter.views.scaling import ScalingView, StudyFacts
+from distdl_jupyter.views.scaling import ScalingView, StudyInfo
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -163,10 +163,10 @@ def scale_with_options(
 def _describe_interrupt(id_: str) -> str:
     """Return the message for an interrupted study whose runs were stopped."""
     try:
-        facts = scaling(id_).facts
+        info = scaling(id_).info
     except JobNotFound:
         return client.describe_not_started()
-    measured = f"{facts.done} of {facts.size} numbers of processes" if facts else "nothing"
+    measured = f"{info.done} of {info.size} numbers of processes" if info else "nothing"
     return (
         f"Interrupted with {measured} measured; no run is still running. To measure the rest, run "
         f"distdl_jupyter.scaling({short_id(id_)!r}).resume()"
@@ -330,7 +330,7 @@ def scaling(id: str = "") -> ScalingStudy:  # noqa: A002 - like all calls that t
     assert spec.group is not None
     runs = _read_runs(listed, spec.group)
     study = ScalingStudy(spec.group.name, _make_points(runs))
-    study.facts = _make_facts(spec, runs)
+    study.info = _make_info(spec, runs)
     return study
 
 
@@ -389,12 +389,12 @@ def _find_complete(runs: Sequence[_StudyRun]) -> set[tuple[str, int]]:
     return {job.key[:2] for job in runs if job.is_whole}
 
 
-def _make_facts(spec: JobSpec, runs: Sequence[_StudyRun]) -> StudyFacts:
+def _make_info(spec: JobSpec, runs: Sequence[_StudyRun]) -> StudyInfo:
     group = spec.group
     assert group is not None
     rows, done = [job.row for job in runs], len(_find_complete(runs))
     state, problem = study_rows.get_scaling_state(rows[-1], time.time(), complete=done == group.size)
-    return StudyFacts(
+    return StudyInfo(
         id=group.id,
         state=state,
         problem=problem,

@@ -1,4 +1,4 @@
-"""Reports about jobs to other programs: messages, telemetry and experiment trackers. All are off by default.
+"""Reports jobs to other services: messages, telemetry and experiment trackers. All are off by default.
 
 A separate process sends each report, so that a slow or broken service never delays a job. A supervisor starts the
 process by the name of its module (``supervisor.control.start_reporter``).
@@ -17,7 +17,7 @@ from distdl_jupyter.core.errors import DistDLError
 def run_reporter(name: str, report: Callable[[], str], timeout: int = 0) -> NoReturn:
     """Print the sentence that ``report`` returns, or its error, and exit without waiting for threads of libraries.
 
-    Output of libraries is discarded, because it may contain a secret address. ``timeout`` is in seconds, 0 for none.
+    The output of libraries is discarded, because it may contain a secret address. ``timeout`` is in seconds (0: none).
     """
     log = os.dup(1)
     null = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""Messages about jobs through Apprise, whose addresses name a service: ``slack://...``, ``jsons://HOST/PATH``.
+"""Sends messages about jobs through Apprise; an address names a service: ``slack://...``, ``jsons://HOST/PATH``.
 
 Each message is sent by a separate process (``python -m distdl_jupyter.tracking.messages``), which reads the address
 from standard input. The address is secret: only the name of its service is displayed.
@@ -17,7 +17,7 @@ from distdl_jupyter.core import user_settings
 from distdl_jupyter.core.errors import InvalidSpec, MessageNotSent, PluginUnavailable
 from distdl_jupyter.tracking import run_reporter
 
-#: Apprise's type of message for each kind of alert.
+#: Apprise's message type for each kind of alert.
 _MESSAGE_TYPES = {"end": "success", "failure": "failure", "stall": "warning", "nan": "warning", "rule": "info"}
 #: The title, the text and the kind of an alert.
 Message = tuple[str, str, str]
@@ -27,7 +27,7 @@ TEST_MESSAGE: Message = ("distdl-jupyter: connected", "Messages about your jobs 
 
 @dataclass(frozen=True, slots=True)
 class Notifications:
-    """The ``service`` for messages about jobs ("": none), and the events that send one, separated by commas."""
+    """The ``service`` for messages about jobs, or "" if none is set; ``notify`` are the events, comma-separated."""
 
     service: str
     notify: str
@@ -37,7 +37,7 @@ class Notifications:
 
 
 def notifications(address: str | None = None, notify: str | None = None, *, test: bool = False) -> Notifications:
-    """Return the settings for messages about jobs, after changing those that are passed ("" resets one).
+    """Change the settings for messages about jobs that are passed ("" restores the default), and return all settings.
 
     With ``test``, send a test message. Raises InvalidSpec, MessageNotSent.
     """
@@ -56,7 +56,7 @@ def notifications(address: str | None = None, notify: str | None = None, *, test
 
 
 def configure(**changes: Any) -> user_settings.ReportingSettings:
-    """Change settings of telemetry and messages and return them. Raises MessageNotSent for an invalid address."""
+    """Change the settings of telemetry and messages, and return them. Raises MessageNotSent for an invalid address."""
     if address := str(changes.get("address") or "").strip():
         deliver(address)
     return user_settings.change_settings(user_settings.MONITORING_NAMES, **changes)
@@ -68,7 +68,7 @@ def _get_service(address: str) -> str:
 
 
 def deliver(address: str, message: Message | None = None) -> None:
-    """Send a message; without one, only check the address. Raises MessageNotSent."""
+    """Send a message, or only check the address if there is no message. Raises MessageNotSent."""
     # Apprise is not imported in this process, because loggers of this process could write the address.
     command = [sys.executable, "-P", "-m", __name__]
     body = json.dumps((address, message))
@@ -78,15 +78,14 @@ def deliver(address: str, message: Message | None = None) -> None:
 
 
 def send(address: str, message: Message | None) -> str:
-    """Send a message from this process, or only check the address; return a sentence. Raises DistDLError."""
+    """Send a message from this process, or only check the address; return the result as text. Raises DistDLError."""
     try:
         import apprise
     except ImportError:
+        problem = "Messages need the package apprise."
         hint = "Run: pip install 'distdl-jupyter[messages]'"
-        raise PluginUnavailable(
-            "Messages need the package apprise.", code="messages-package-missing", hint=hint
-        ) from None
-    # Redirects are not followed, because another server would receive the message.
+        raise PluginUnavailable(problem, code="messages-package-missing", hint=hint) from None
+    # Redirects are not followed, because they would send the message to another server.
     retries: dict[str, Any] = {"default_service_retry": 2, "default_service_wait": 2.0}
     sender = apprise.Apprise(asset=apprise.AppriseAsset(app_id="distdl-jupyter", http_redirects=False, **retries))
     if not sender.add(address):
@@ -111,7 +110,7 @@ def send(address: str, message: Message | None) -> str:
 
 
 def main() -> None:
-    """Send the message that standard input contains."""
+    """Send the message on standard input."""
     address, message = json.loads(sys.stdin.read())
     run_reporter("messages", lambda: send(address, message))
 

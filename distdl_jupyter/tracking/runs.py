@@ -1,8 +1,8 @@
-"""Writes jobs to experiment trackers, each as one run.
+"""Writes each job to experiment trackers as one run.
 
 ``python -m distdl_jupyter.tracking.runs JOB_FOLDER TRACKER`` writes the events of a running job to one tracker, so that
 an unavailable tracker cannot delay the job. It records its progress after each batch (``core.tracking``), so that
-another process can continue the run from there. Standard input contains variables of the job, such as a token, as JSON.
+another process can continue the run. Standard input contains environment variables, such as a token, as JSON.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ from distdl_jupyter.core.spec import JobEnvironment, JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.tracking import run_reporter
-from distdl_jupyter.tracking.trackers import QUIET_VARIABLES, TRACKERS, Adapter, MeanPoint
+from distdl_jupyter.tracking.trackers import QUIET_VARIABLES, TRACKERS, MeanPoint, Tracker
 from distdl_jupyter.worker.secret_patterns import MASK
 
-#: Seconds between two polls, and the maximum between two retries.
-_POLL_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 30.0
+#: Seconds between two polls.
+_POLL_SECONDS = 1.0
+#: Maximum number of seconds between two retries.
+_MAX_PAUSE_SECONDS = 30.0
 #: Seconds during which a failing tracker is retried after the job has ended or lost its supervisor.
 RETRY_SECONDS = 600.0
 #: Seconds, by the times of events, after which the mean of a step no longer waits for missing ranks.
 _MAX_WAIT_SECONDS = 10.0
-#: The maximum number of bytes of events per batch.
+#: Maximum number of bytes of events per batch.
 _BATCH_BYTES = 1_000_000
 #: Options that are not parameters, because they are tags or may contain private data.
 _NON_PARAMETERS = ("name", "environment_variables", "data", "outputs", "track", "notify_when", "requirements", "after")
@@ -51,7 +53,7 @@ class MeanAggregator:
 
     def __init__(self, process_count: int) -> None:
         self._count = process_count
-        #: The values by rank of metrics and steps that lack ranks, in the order of their first values.
+        #: The values by rank for each metric and step that lacks ranks, in the order of their first values.
         self._pending: dict[tuple[str, float], dict[int, MeanPoint]] = {}
 
     def apply(self, event: Event) -> list[MeanPoint]:
@@ -82,10 +84,9 @@ class MeanAggregator:
 
 
 def collect_parameters(spec: JobSpec) -> dict[str, str]:
-    """Return the plain values that were sent with the code, the options that were set, and the script's arguments."""
-    values = {
-        item.name: item.detail.partition(" = ")[2] or item.detail for item in spec.captured if item.kind == "value"
-    }
+    """Return the captured values of the code, the options that were set, and the arguments of the script."""
+    captured = [item for item in spec.captured if item.kind == "value"]
+    values = {item.name: item.detail.partition(" = ")[2] or item.detail for item in captured}
     names = ("node_count", "process_count_per_node", "distributed_backend", "compute_target")
     changed = [name for name in OPTIONS if name not in _NON_PARAMETERS and getattr(spec, name) != DEFAULTS[name]]
     options = {name: getattr(spec, name) for name in (*names, *changed)} | dict(spec.backend_options)
@@ -96,21 +97,20 @@ def collect_parameters(spec: JobSpec) -> dict[str, str]:
 def collect_tags(spec: JobSpec, environment: JobEnvironment) -> dict[str, str]:
     """Return the tags of a run: job, cluster, backend, notebook, and the state of the code in git."""
     git = environment.git
-    return _mask(
-        {
-            "distdl.job_id": spec.id,
-            "distdl.job_name": spec.name,
-            "distdl.cluster": spec.compute_target,
-            "distdl.backend": spec.distributed_backend,
-            "distdl.notebook": spec.source.notebook,
-            "distdl.resumed_from": spec.resumed_from,
-            "distdl.group": spec.group.id if spec.group else "",
-            "git.commit": git.commit if git else "",
-            "git.branch": git.branch if git else "",
-            "git.repository": git.remote if git else "",
-            "git.changed": str(bool(git.diff)).lower() if git else "",
-        }
-    )
+    tags = {
+        "distdl.job_id": spec.id,
+        "distdl.job_name": spec.name,
+        "distdl.cluster": spec.compute_target,
+        "distdl.backend": spec.distributed_backend,
+        "distdl.notebook": spec.source.notebook,
+        "distdl.resumed_from": spec.resumed_from,
+        "distdl.group": spec.group.id if spec.group else "",
+        "git.commit": git.commit if git else "",
+        "git.branch": git.branch if git else "",
+        "git.repository": git.remote if git else "",
+        "git.changed": str(bool(git.diff)).lower() if git else "",
+    }
+    return _mask(tags)
 
 
 def _mask(values: Mapping[str, str]) -> dict[str, str]:
@@ -120,35 +120,37 @@ def _mask(values: Mapping[str, str]) -> dict[str, str]:
 class RunWriter:
     """Writes a job to one tracker."""
 
-    def __init__(self, folder: JobFolder, tracker: Adapter, artifacts: str) -> None:
+    def __init__(self, folder: JobFolder, tracker: Tracker, artifacts: str) -> None:
         self._record = tracking.read_record(folder.path, tracker.name)
-        if tracker.is_rewritten:
+        if tracker.needs_rewrite:
             self._record = replace(self._record, events=0)
         self._folder, self._tracker, self._artifacts = folder, tracker, artifacts
         self._spec = folder.read_spec()
         self._view = JobView.from_spec(self._spec)
-        self._fold = MeanAggregator(self._spec.process_count)
+        self._aggregator = MeanAggregator(self._spec.process_count)
         self._is_open = False
-        self._described: JobEnvironment | None = None
-        #: Points that are not written yet, and the position after their events.
+        #: The environment that was written as tags, or None before that.
+        self._environment: JobEnvironment | None = None
+        #: Points that are not written yet.
         self._points: list[MeanPoint] = []
+        #: The position in the event log after the events of these points.
         self._position = 0
         while self._position < self._record.events and self._read(self._record.events - self._position):
             self._points.clear()
 
     def _read(self, limit: int = _BATCH_BYTES) -> bool:
-        """Fold the next events; return whether there were any."""
+        """Read the next events; return whether there were any."""
         events, position = read(self._folder.events, self._position, limit)
         for event in events:
             self._view.apply(event)
-            self._points += self._fold.apply(event)
+            self._points += self._aggregator.apply(event)
         is_new, self._position = position > self._position, position
         return is_new
 
     def follow(self) -> str:
-        """Write the job until all is written or ``RETRY_SECONDS`` has elapsed, and return the outcome.
+        """Write the job until it is complete or retries have failed for ``RETRY_SECONDS``; return the outcome.
 
-        Failed requests are retried. Raises ImportError and DistDLError if a retry cannot help.
+        Raises ImportError and DistDLError if a retry cannot help.
         """
         pause, ended_at = _POLL_SECONDS, None
         while self._folder.spec_file.exists():
@@ -172,19 +174,19 @@ class RunWriter:
         return "the job's folder no longer exists"
 
     def _step(self) -> bool:
-        """Write new events; return whether the whole job is written. Raises any error of the tracker."""
+        """Write new events; return whether the whole job was written. Raises any error of the tracker."""
         if not self._is_open:
             run_id, experiment, url = self._tracker.open(self._record)
             self._is_open = True
             self._update_record(run=run_id, experiment=experiment, url=url, location=self._tracker.location, done=False)
-        current = self._folder.read_environment()
-        if current != self._described:  # the versions and the state of git may be recorded after the start
-            self._tracker.describe(collect_parameters(self._spec), collect_tags(self._spec, current))
-            self._described = current
+        environment = self._folder.read_environment()
+        if environment != self._environment:  # the versions and the git state may be recorded after the start
+            self._tracker.describe(collect_parameters(self._spec), collect_tags(self._spec, environment))
+            self._environment = environment
         while self._read() or self._points:
             self._write()
         if self._view.state.ended:
-            self._points += self._fold.flush()
+            self._points += self._aggregator.flush()
             self._write()
             self._tracker.upload(self._folder.outputs, self._list_outputs())
             self._tracker.close(self._view.state, self._view.ended)
@@ -219,7 +221,7 @@ class RunWriter:
 
 
 def explain(title: str, location: str, error: BaseException) -> str:
-    """Return why a tracker did not accept data. Only the status is taken from the error's text."""
+    """Return why a tracker did not accept data. Only the status code is copied from the error's text."""
     text = f"{type(error.__cause__ or error).__name__} {error} {error.__cause__ or ''}"
     status = re.search(r"error code (\d{3})|\b(401|403|404|413|429|500|502|503)\b", text)
     code = next(filter(None, status.groups()), "") if status else ""

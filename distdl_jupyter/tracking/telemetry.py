@@ -23,7 +23,7 @@ from distdl_jupyter.tracking import run_reporter
 
 #: Seconds after which the process exits even if the endpoint has not responded.
 TIMEOUT_SECONDS = 20
-#: Environment variables that name a destination: Application Insights, and the standard variables of OTLP.
+# Environment variables that set a destination: Application Insights, and OTLP's standard variables.
 CONNECTION_VARIABLE = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 #: Variables that disable the statistics that Azure's exporter sends to Microsoft.
@@ -35,7 +35,7 @@ QUIET_VARIABLES = {
 }
 _PHASES = ("stage", "start", "rendezvous", "train", "collect")
 _SERVICE_NAME = "distdl_jupyter"
-Span = tuple[str, float, float]  #: Part of a job: its name, and its begin and end in epoch seconds.
+Span = tuple[str, float, float]  #: A phase of a job: its name, and its begin and end in epoch seconds.
 
 
 def list_destinations() -> list[str]:
@@ -56,7 +56,7 @@ def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[
     spans = [("job", view.created, end), ("queue", view.created, dequeued)]
     for phase in view.phases:
         if phase.phase in _PHASES and phase.started is not None:
-            # The queue of a cluster is not part of the start.
+            # The time in the queue of a cluster is not part of the start.
             begin = max(phase.started, dequeued) if phase.phase == "start" else phase.started
             finish = end if phase.seconds is None else phase.started + phase.seconds
             spans.append((phase.phase, begin, max(begin, finish)))
@@ -69,7 +69,7 @@ def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[
     }
 
 
-def send(id_: str, parts: Sequence[Span], attributes: Mapping[str, str | int]) -> bool:
+def send(id_: str, job_spans: Sequence[Span], attributes: Mapping[str, str | int]) -> bool:
     """Send the spans of a job to all destinations; return whether all accepted them."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -86,25 +86,24 @@ def send(id_: str, parts: Sequence[Span], attributes: Mapping[str, str | int]) -
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         exporters.append(OTLPSpanExporter())
-    # Without a device.id Azure's exporter sends the name of this machine.
+    # Without a device.id, Azure's exporter sends the name of this machine.
     service = {"service.name": os.environ.get("OTEL_SERVICE_NAME") or _SERVICE_NAME, "service.version": __version__}
     resource = Resource.create({**service, "service.instance.id": id_, "device.id": _SERVICE_NAME})
     tracer = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False).get_tracer(_SERVICE_NAME)
+    status = Status(StatusCode.ERROR if attributes["distdl.state"] in ("failed", "lost") else StatusCode.OK)
     spans: list[Any] = []
-    for name, begin, end in parts:
+    for name, begin, end in job_spans:
         # Application Insights shows a consumer span as a request, with its child spans below it.
         context, span_kind = (set_span_in_context(spans[0]), SpanKind.INTERNAL) if spans else (None, SpanKind.CONSUMER)
         spans.append(tracer.start_span(name, context, span_kind, attributes, start_time=int(begin * 1e9)))
         spans[-1].set_attribute("distdl.job.id", id_)
-        spans[-1].set_status(
-            Status(StatusCode.ERROR if attributes["distdl.state"] in ("failed", "lost") else StatusCode.OK)
-        )
+        spans[-1].set_status(status)
         spans[-1].end(int(end * 1e9))
     return {exporter.export(spans).name for exporter in exporters} == {"SUCCESS"}
 
 
 def report(folder: JobFolder) -> str:
-    """Send the job of a folder and return a sentence about it."""
+    """Send the job of a folder and return the result as a sentence."""
     try:
         events = (event for batch, _ in read_batches(folder.events) for event in batch)
         is_sent = send(folder.id, *summarize(folder.read_spec(), events))

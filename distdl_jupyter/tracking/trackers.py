@@ -1,6 +1,6 @@
-"""Adapters for experiment trackers: MLflow, TensorBoard and Weights & Biases. A job is one run.
+"""The experiment trackers: MLflow, TensorBoard and Weights & Biases. Each job is one run.
 
-Adapters may raise any exception; ``runs`` translates it into one sentence without addresses or secrets.
+A tracker may raise any exception; ``runs`` translates it into one sentence without addresses or secrets.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from distdl_jupyter.core.user_settings import ReportingSettings
 
 #: The default MLflow experiment and W&B project.
 _PROJECT = "distdl_jupyter"
-#: Limits of MLflow: metrics per request, parameters per request, characters per parameter, characters per tag.
-_MAX_METRICS, _MAX_PARAMS, _MAX_PARAM_SIZE, _MAX_TAG_SIZE = 1000, 100, 500, 5000
+# MLflow's limits: metrics and parameters per request, characters per parameter and per tag.
+_MAX_METRICS, _MAX_PARAMS = 1000, 100
+_MAX_PARAM_SIZE, _MAX_TAG_SIZE = 500, 5000
 #: Environment variables that set short timeouts, and disable telemetry and output of the tracker libraries.
 QUIET_VARIABLES = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -58,45 +59,52 @@ class MeanPoint(NamedTuple):
 
 
 class Tracker:
-    """Base class of the adapters.
-
-    ``open`` opens the recorded run, else an existing run of the job, else a new run. It returns the ids of the run and
-    its experiment, and the address of its page. ``describe`` is idempotent. ``write`` returns after the points are
-    stored. ``close`` ends the run with the state of the job and its end in epoch seconds; with None, the run stays open
-    for another process. DistDLError and ImportError are not retried.
-    """
+    """Base class of the trackers. DistDLError and ImportError are not retried."""
 
     name: str
     #: The location of the run, without secrets.
     location: str
     #: Whether another process must rewrite the run from the start.
-    is_rewritten = False
+    needs_rewrite = False
 
     def __init__(self, spec: JobSpec, job: Path, settings: ReportingSettings) -> None:
         self.spec = spec
         self.group = spec.group.name if spec.group else ""
         self.folder = tracking.get_folder(job, self.name)
 
+    def open(self, record: TrackerRecord) -> tuple[str, str, str]:
+        """Open the recorded run, else an existing run of the job, else a new run.
+
+        Return the ids of the run and of its experiment, and the URL of its page, or "" if it has none.
+        """
+        raise NotImplementedError
+
     def describe(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
-        """Write parameters and tags. Does nothing by default."""
+        """Write parameters and tags; can be repeated. Does nothing by default."""
+
+    def write(self, points: Sequence[MeanPoint]) -> None:
+        """Write points and return after they are stored."""
 
     def upload(self, folder: Path, files: Sequence[Path]) -> None:
         """Upload files below ``folder`` as artifacts. Does nothing by default."""
 
+    def close(self, state: State | None, ended: float | None = None) -> None:
+        """End the run with the job's state and end (epoch seconds). If they are None, keep it open for resuming."""
+
 
 def get_host(address: str) -> str:
-    """Return the host in an address, without credentials; "this machine" for a local address."""
+    """Return the host in an address without credentials, or "this machine" for a local address."""
     is_databricks = address.startswith("databricks")
     return urlsplit(address).netloc.rpartition("@")[2] or ("databricks" if is_databricks else "this machine")
 
 
 def get_local_store() -> str:
-    """Return the address of the user's own MLflow store."""
+    """Return the URI of the user's own MLflow store."""
     return f"sqlite:///{store.get_home() / 'mlflow' / 'mlflow.db'}"
 
 
 def find_mlflow_address(settings: ReportingSettings) -> str:
-    """Return the MLflow address in the settings or the environment, else the user's own store."""
+    """Return the MLflow URI in the settings or the environment, else that of the user's own store."""
     return settings.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or get_local_store()
 
 
@@ -137,7 +145,7 @@ class MLflow(Tracker):
         return str(self._client.get_experiment_by_name(name).experiment_id)
 
     def _find_or_create(self, experiment: str) -> str:
-        """Return the run of the job. It may already exist, if the response to an earlier request was lost."""
+        """Return the run of the job. It may already exist if the response to a previous request was lost."""
         runs = self._client.search_runs([experiment], f"tags.`distdl.job_id` = '{self.spec.id}'", max_results=1)
         if not runs:
             tags, created = {"distdl.job_id": self.spec.id}, int(1000 * self.spec.created)
@@ -175,7 +183,6 @@ class MLflow(Tracker):
 
 
 def _to_mlflow_name(text: str) -> str:
-    """Replace the characters that MLflow does not accept in names."""
     return re.sub(r"[^\w\-. :/]", "_", text, flags=re.ASCII).strip("/ ") or "_"
 
 
@@ -192,20 +199,20 @@ class TensorBoard(Tracker):
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self.location = str(self.folder)
-        self._event, self._summary, self._file = event_pb2.Event, summary_pb2.Summary, EventFileWriter
+        self._event_type, self._summary_type, self._writer_type = event_pb2.Event, summary_pb2.Summary, EventFileWriter
         self._writer: Any = None
 
     def open(self, record: TrackerRecord) -> tuple[str, str, str]:
         """Open the run."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._writer = self._file(str(self.folder / "mean"))
+        self._writer = self._writer_type(str(self.folder / "mean"))
         return self.spec.id, "", ""
 
     def write(self, points: Sequence[MeanPoint]) -> None:
         """Write points."""
         for name, step, t, value in points:
-            summary = self._summary(value=[self._summary.Value(tag=name, simple_value=value)])
-            self._writer.add_event(self._event(wall_time=t, step=round(step), summary=summary))
+            summary = self._summary_type(value=[self._summary_type.Value(tag=name, simple_value=value)])
+            self._writer.add_event(self._event_type(wall_time=t, step=round(step), summary=summary))
         self._writer.flush()
 
     def close(self, state: State | None, ended: float | None = None) -> None:
@@ -227,18 +234,18 @@ class WandB(Tracker):
         self._wandb: Any = wandb
         self._run: Any = None
         # An offline run cannot be resumed, so another process writes it to a new folder.
-        self.is_rewritten = os.environ.get("WANDB_MODE") == "offline"
+        self.needs_rewrite = os.environ.get("WANDB_MODE") == "offline"
         server = os.environ.get("WANDB_BASE_URL", "https://wandb.ai")
-        self.location = str(self.folder) if self.is_rewritten else get_host(server)
+        self.location = str(self.folder) if self.needs_rewrite else get_host(server)
 
     def open(self, record: TrackerRecord) -> tuple[str, str, str]:
         """Open the run."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self.is_rewritten:
-            for earlier in self.folder.glob(f"wandb/offline-run-*-{self.spec.id}"):
-                shutil.rmtree(earlier)
+        if self.needs_rewrite:
+            for run_folder in self.folder.glob(f"wandb/offline-run-*-{self.spec.id}"):
+                shutil.rmtree(run_folder)
         elif not (os.environ.get("WANDB_API_KEY") or self._wandb.api.api_key):
-            text = "Weights & Biases needs a key. Set WANDB_API_KEY, or run: wandb login"
+            text = "Weights & Biases needs an API key. Set WANDB_API_KEY, or run: wandb login"
             raise DistDLError(text, code="tracker-key-missing")
         project = os.environ.get("WANDB_PROJECT") or _PROJECT
         self._run = self._wandb.init(
@@ -247,13 +254,13 @@ class WandB(Tracker):
             name=self.spec.name,
             group=self.group or None,
             dir=str(self.folder),
-            mode="offline" if self.is_rewritten else "online",
-            resume=None if self.is_rewritten else "allow",
+            mode="offline" if self.needs_rewrite else "online",
+            resume=None if self.needs_rewrite else "allow",
         )
         # Use a metric as the step, because W&B's own step cannot decrease after a restart of the ranks.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
-        return self.spec.id, project, "" if self.is_rewritten else str(self._run.url or "")
+        return self.spec.id, project, "" if self.needs_rewrite else str(self._run.url or "")
 
     def describe(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """Write parameters and tags."""
@@ -282,5 +289,4 @@ def _split_batches(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [items[begin : begin + size] for begin in range(0, len(items), size)]
 
 
-Adapter = MLflow | TensorBoard | WandB
-TRACKERS: dict[str, type[Adapter]] = {"mlflow": MLflow, "tensorboard": TensorBoard, "wandb": WandB}
+TRACKERS: dict[str, type[Tracker]] = {"mlflow": MLflow, "tensorboard": TensorBoard, "wandb": WandB}

@@ -1,5 +1,4 @@
-"""The display data of a job, shared by the panel in a notebook and the pages of JupyterLab.
+"""The display data of jobs, for panels in notebooks and pages of JupyterLab: pure functions and frozen dataclasses.
 
-Pure functions from job views to frozen dataclasses; the TypeScript types of the pages are generated from these. They
-do not depend on widgets, the server or files.
+The pages' TypeScript types are generated from the dataclasses.
 """

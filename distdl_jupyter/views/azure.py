@@ -19,7 +19,7 @@ from distdl_jupyter.views.wire import from_fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureSignIn(SignInStatus):
-    """The sign-in for a page; ``note`` is the text about what remains after a sign-out."""
+    """The sign-in for a page; ``note`` describes what remains after a sign-out."""
 
     note: str
     settings: AzureSettings
@@ -27,9 +27,10 @@ class AzureSignIn(SignInStatus):
 
 #: Each sign-in method with its purpose.
 METHODS: dict[CredentialKind, str] = {
-    "default": "azure-identity's DefaultAzureCredential: variables of an app, a managed identity, az login and others.",
-    "device_code": "Jupyter runs on another machine, for example a hub. Enter a short code in any browser.",
-    "browser": "Jupyter runs on this computer: a page opens in its browser.",
+    "default": "Use DefaultAzureCredential: an app's environment variables, a managed identity, az login and others.",
+    "device_code": "Use this if Jupyter runs on another machine, for example on a hub. Enter a short code in any "
+    "browser.",
+    "browser": "Use this if Jupyter runs on this computer. The sign-in page opens in your browser.",
 }
 
 
@@ -43,10 +44,10 @@ def format_sign_in(view: AzureSignIn) -> list[str]:
     """Return the sign-in as lines of text: account, next step, settings."""
     account, prompt, problem = view.account, view.prompt, view.problem
     headline = "Waiting for sign-in to complete." if view.state == "waiting" else "Not signed in to Azure."
-    facts = msgspec.structs.asdict(view.settings)
+    values = msgspec.structs.asdict(view.settings)
     if account:
         headline = f"Signed in to Azure as {account.name or 'an unnamed account'}, by {account.kind}."
-        facts["tenant_id"] = account.tenant_id
+        values["tenant_id"] = account.tenant_id
     rows = [headline]
     if prompt:
         minutes = max(1, round(prompt.seconds_left / 60))
@@ -55,14 +56,14 @@ def format_sign_in(view: AzureSignIn) -> list[str]:
         rows.append(f"{problem.message} {problem.hint}".strip())
     if account:
         defaults = msgspec.structs.asdict(AzureSettings(credential=view.settings.credential))
-        rows += [f"  {name} {value}" for name, value in facts.items() if value != defaults[name]]
+        rows += [f"  {name} {value}" for name, value in values.items() if value != defaults[name]]
     if view.state in ("signed_out", "failed"):
         rows += ["Sign-in methods:", *(f"  {kind:<11} {text}" for kind, text in METHODS.items())]
     return rows
 
 
 def check_sign_in() -> list[Verdict]:
-    """Return the doctor's row of the sign-in, if the settings or the environment name one. May request a token."""
+    """Return the doctor's row for the sign-in if the settings or the environment configure it. May request a token."""
     try:
         credential = settings.read().credential
     except DistDLError as error:
@@ -82,7 +83,7 @@ def _change_settings(**changes: Any) -> Any:
 
 
 #: The functions that pages may call, by name. Each may raise DistDLError.
-CALLS: dict[str, Callable[..., Any]] = {
+HANDLERS: dict[str, Callable[..., Any]] = {
     "azure.status": lambda: make_sign_in_view(identity.get_status()),
     "azure.sign_in": lambda credential="", **changes: make_sign_in_view(identity.sign_in(credential, **changes)),
     "azure.cancel": lambda: make_sign_in_view(identity.cancel()),

@@ -33,7 +33,7 @@ from distdl_jupyter.views.wire import from_fields
 
 @dataclass(frozen=True, slots=True)
 class ErrorFrame:
-    """One frame of a traceback; ``source`` has the surrounding lines as (number, text)."""
+    """One frame of a traceback; ``source`` has the surrounding source lines as (number, text)."""
 
     file: str
     line: int
@@ -78,7 +78,7 @@ class FailureCard:
     frames: tuple[ErrorFrame, ...] = ()
     values: tuple[tuple[str, str], ...] = ()
     values_at: int | None = None
-    #: Nearest first.
+    #: The direct cause first.
     causes: tuple[Cause, ...] = ()
     traceback: str = ""
     others: tuple[OtherRank, ...] = ()
@@ -98,28 +98,30 @@ class Card(JobSummary):
     stop: StopView | None
     lines: int
     failure: FailureCard | None
-    #: The message at the bottom of the panel.
+    #: The message at the bottom of the panel, or None if there is none.
     notice: Finding | None
     result: str
     has_metrics: bool
-    #: Price of one node per hour, None if unknown; ``paid_since`` is the time at which the job got its nodes.
+    #: Price of one node per hour, or None if it is unknown.
     price_per_hour: float | None
     currency: str
     price_source: str
+    #: Time at which the job got its nodes, or None before that.
     paid_since: float | None
     staging: list[StagingView]
-    #: Limited to ``max_restarts``.
     restarts: list[Restart]
     max_restarts: int
     stall: Stall | None
     stacks: list[StacksView]
-    #: Whether stacks, and a profile of the next steps, can be requested now.
+    #: Whether stack traces can be requested now.
     can_ask_stacks: bool
     profiles: list[ProfileView]
+    #: Whether a profile of the next steps can be requested now.
     can_profile: bool
     pictures: list[Picture]
-    #: The job from whose checkpoints this one resumed ("" for none), and the step at which it forked.
+    #: The job from whose checkpoints this one resumed, or "" if there is none.
     resumed_from: str
+    #: The step at which this job forked, or None if it did not fork.
     forked_at: float | None
 
 
@@ -145,7 +147,7 @@ def make_card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Ca
 
 
 def format_origin(job: JobSpec | JobView) -> str:
-    """Return the job from whose checkpoints this one resumed, and the step at which it forked; "" for none."""
+    """Return the job from whose checkpoints this one resumed, with the step of a fork, or "" if there is none."""
     return job.resumed_from if job.forked_at is None else f"{job.resumed_from}, step {humanize.count(job.forked_at)}"
 
 
@@ -155,7 +157,7 @@ def get_rank_status(rank: RankView) -> str:
 
 
 def format_other_host(view: JobView) -> str:
-    """Return the host of the job's supervisor, with a remedy if it does not respond; "" for this host."""
+    """Return the host of the job's supervisor, with a remedy if it does not respond, or "" if it is this host."""
     if view.remote_writer is None:
         return ""
     remedy = view.remote_writer.remedy(view.id) if view.remote_writer.is_silent else ""
@@ -163,7 +165,7 @@ def format_other_host(view: JobView) -> str:
 
 
 def find_notice(view: JobView) -> Finding | None:
-    """Return the most severe warning or error, the newest of equals.
+    """Return the most severe warning or error, the newest of equals, or None if there is none.
 
     A notice about a supervisor on another host comes first if the supervisor does not respond, otherwise last.
     """
@@ -176,7 +178,7 @@ def find_notice(view: JobView) -> Finding | None:
 
 
 def format_cost(view: JobView, now: float) -> str:
-    """Return the cost so far, the total after the end, or the hourly rate before the start; "" if it is unknown."""
+    """Return the hourly cost before the start, the cost so far, or the total after the end; "" if it is unknown."""
     cost = view.compute_cost(now)
     if cost is None or view.price_per_hour is None:
         return ""
@@ -191,10 +193,10 @@ def format_hourly_cost(per_hour: float, currency: str, nodes: int) -> str:
 
 
 def make_failure_card(view: JobView) -> FailureCard | None:
-    """Return the failure for the panel, None if there is none.
+    """Return the failure for the panel, or None if there is none.
 
-    ``rank`` is None if the job failed as a whole: before any rank failed, or because its ranks did not make the same
-    calls. The reason is then in the state or in ``what``.
+    ``rank`` is None if the job failed as a whole: before any rank failed, or because its ranks did not call the same
+    operations. The reason is then in the state or in ``what``.
     """
     if view.state not in (State.FAILED, State.LOST):  # while the job runs, the first error may be a consequence
         return None
@@ -219,7 +221,7 @@ def make_failure_card(view: JobView) -> FailureCard | None:
 
 
 def format_location(rank: RankView) -> str:
-    """Return the known location of a rank: ``node-b (pid 48213, GPU 0)``."""
+    """Return the location of a rank as far as it is known: ``node-b (pid 48213, GPU 0)``."""
     numbers = (("pid", rank.pid), ("GPU", rank.gpu))
     details = ", ".join(f"{name} {number}" for name, number in numbers if number is not None)
     return f"{rank.host} ({details})" if rank.host and details else rank.host or details

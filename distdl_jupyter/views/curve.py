@@ -1,4 +1,4 @@
-"""A metric as data that a page draws, and as a sentence for users who cannot see the curve."""
+"""The curve of a metric as data for a page, and as a sentence for users who cannot see the curve."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from distdl_jupyter.core import humanize
 from distdl_jupyter.core.series import Band, RankCurve, Row, SeriesBook, SourceJob
 from distdl_jupyter.core.view import JobView
 
-#: Maximum number of points of all lines together, and of one line.
-_MAX_TOTAL_POINTS, _MAX_POINTS = 12_000, 1000
+#: Maximum number of points of all lines together.
+_MAX_TOTAL_POINTS = 12_000
+#: Maximum number of points of one line.
+_MAX_POINTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class MetricValue:
 
 @dataclass(frozen=True, slots=True)
 class EarlierCurve:
-    """The same metric of the job from which a job was forked at ``step`` (None: at its end)."""
+    """The same metric of the job that a job continues from ``step``, or from its end if ``step`` is None."""
 
     name: str
     step: float | None
@@ -37,7 +39,7 @@ class EarlierCurve:
 class Curve:
     """One metric of a job. ``lines`` has a line per rank in mode "ranks"; ``summary`` is the curve in one sentence.
 
-    ``value`` is the newest mean over ranks as text, "" for none; ``from_output`` means that ranks printed the metric.
+    ``value`` is the newest mean over ranks as text, or "" if there is none; ranks printed a metric ``from_output``.
     """
 
     metric: str
@@ -59,14 +61,14 @@ def list_metrics(view: JobView) -> tuple[MetricValue, ...]:
 
 
 def format_label(view: JobView, name: str) -> str:
-    """Return a metric's name for a table: "loss", or "loss (from the output)" if ranks printed it."""
+    """Return a metric's name for a table: "loss", or "loss (from the output)" if the ranks printed it."""
     return f"{name} (from the output)" if name in view.output_metrics else name
 
 
 def make_curve(
     book: SeriesBook, metric: str, *, mode: Literal["band", "ranks"] = "band", source_job: SourceJob | None = None
 ) -> Curve:
-    """Return a metric for a page."""
+    """Return the curve of a metric for a page."""
     band = book.get_band(metric)
     points = min(_MAX_POINTS, max(40, _MAX_TOTAL_POINTS // max(1, len(band.ranks))))
     lines = book.get_curves(metric, points) if mode == "ranks" else []

@@ -1,4 +1,4 @@
-"""The data for the page of a job besides card and curves: spec, ranks, log, check, checkpoints; comparisons of jobs."""
+"""The data of a job's page other than card and curves: spec, ranks, log, check, checkpoints; and job comparisons."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class RankRow:
     last_step: float | None
     lines: int
     error_lines: int
-    #: How the process of the rank ended: ``exit code 3``, ``ended by SIGKILL``; "" while it runs and after a success.
+    #: How the rank's process ended: ``exit code 3``, ``ended by SIGKILL``; "" while it runs and after success.
     how: str
 
 
-#: number, time, rank or null, stream, text, redraws, {rank: position of its line, higher for later lines}, styles
+#: Number, time, rank or None, stream, text, redraws, {rank: position of its line, higher for later lines}, styles.
 LogRow = tuple[int, float, int | None, str, str, int, dict[int, int], Styles]
 
 
@@ -49,13 +49,15 @@ class LogChanges:
     """Changes of a log view: insert ``rows`` by number, drop those below ``first``, replace ``open``."""
 
     rows: tuple[LogRow, ...]
-    #: Lines that are being redrawn, below all rows.
+    #: Lines that are still being redrawn, below all rows.
     open: tuple[LogRow, ...]
-    #: Number of the oldest remaining row, and number of the next new row.
+    #: Number of the oldest row that is kept.
     first: int
+    #: Number of the next new row.
     next: int
-    #: Number of lines of all ranks, and of lines on stderr by rank.
+    #: Number of lines of all ranks.
     total: int
+    #: Number of lines on stderr by rank.
     errors: dict[int, int]
 
 
@@ -70,7 +72,7 @@ class SpecRow:
 
 @dataclass(frozen=True, slots=True)
 class JobDetail:
-    """One job with everything that is not streamed: the spec, its code and the captured variables."""
+    """One job with all data that is not streamed: the spec, its code and the captured variables."""
 
     card: Card
     metrics: tuple[MetricValue, ...]
@@ -80,7 +82,7 @@ class JobDetail:
     source: CodeSource
     #: Package versions at the time of submission.
     versions: dict[str, str]
-    #: Whether it is the first run of a check (see JobCheck).
+    #: Whether this job is the first run of a check (see JobCheck).
     is_check: bool
 
 
@@ -102,12 +104,11 @@ def make_detail(
 def make_rank_row(rank: RankView) -> RankRow:
     """Return one line of the table of ranks."""
     ending = describe(rank) if rank.status == "ended" or rank.ok is False else ""
-    ending = "" if ending == "ended" else ending
-    return from_fields(RankRow, rank, status=get_rank_status(rank), how=ending)
+    return from_fields(RankRow, rank, status=get_rank_status(rank), how="" if ending == "ended" else ending)
 
 
 def make_spec_rows(spec: JobSpec, environment: JobEnvironment = UNKNOWN) -> list[SpecRow]:
-    """Return the lines of the spec and of its environment that are set, the most important first."""
+    """Return the options that are set and the environment, the most important first."""
     plugin_options, price = {**spec.backend_options, **spec.cluster_options}, ""
     if spec.price_per_hour is not None:
         price = f"{humanize.money(spec.price_per_hour, spec.currency)} per node and hour ({spec.price_source})"
@@ -140,7 +141,7 @@ def _format_code(spec: JobSpec) -> str:
 
 
 def make_log_changes(view: JobView, book: LogBook, rows: Iterable[FoldedRow]) -> LogChanges:
-    """Return rows of a log as short tuples, because there are many, with the open lines and the counts."""
+    """Return rows of a log, the lines that are still being redrawn, and the counts."""
     errors = {rank.rank: rank.error_lines for rank in view.ranks if rank.error_lines}
     open_rows = tuple(map(make_log_row, book.open))
     return LogChanges(tuple(map(make_log_row, rows)), open_rows, book.first, book.next, view.lines, errors)
@@ -160,7 +161,7 @@ class JobCheck:
     """A check of training code. It runs on "several" ranks, then on "one" process, and is "done" after that.
 
     ``summary`` and ``notes`` are sentences about the result and what was compared, or why the check has "failed".
-    ``single`` is the id of the run on one process, "" before that run starts.
+    ``single`` is the id of the run on one process, or "" before that run starts.
     """
 
     state: CheckState
@@ -180,7 +181,7 @@ def make_job_check(state: CheckState, comparison: Comparison, *, reason: str = "
 
 #: Maximum number of metric columns.
 _MAX_METRICS = 6
-_EMPTY = "No checkpoints. Checkpoints that the training code saves in distdl_jupyter.checkpoint_dir() are listed here."
+_EMPTY_TEXT = "No checkpoints. Checkpoints that the code saves in distdl_jupyter.checkpoint_dir() are listed here."
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,7 @@ class CheckpointList(table.Display, list[Checkpoint]):
     """Checkpoints, newest first, displayed as a table."""
 
     def _parts(self) -> list[str | table.Rows]:
-        return [_make_table(self) if self else _EMPTY]
+        return [_make_table(self) if self else _EMPTY_TEXT]
 
 
 def list_metric_columns(checkpoints: Iterable[Checkpoint]) -> list[str]:
@@ -216,7 +217,7 @@ def _make_table(checkpoints: Sequence[Checkpoint]) -> list[tuple[str, ...]]:
         step = "" if checkpoint.step is None else humanize.count(checkpoint.step)
         rows.append(
             (
-                # The step of a file without a step in its name is estimated from the time of writing.
+                # If the file name has no step, the step is estimated from the time of writing.
                 step if checkpoint.is_named or not step else f"about {step}",
                 *(humanize.number(checkpoint.metrics[name]) if name in checkpoint.metrics else "" for name in names),
                 humanize.size(checkpoint.size),
@@ -238,7 +239,7 @@ def make_checkpoint_rows(checkpoints: Iterable[Checkpoint]) -> tuple[CheckpointR
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One option in which jobs differ, with a value for each job ("": none)."""
+    """One option in which jobs differ, with its value in each job, or "" if a job has none."""
 
     field: str
     label: str
@@ -252,20 +253,20 @@ def list_metric_names(views: Iterable[JobView]) -> list[str]:
 
 def compare_specs(jobs: Sequence[tuple[JobSpec, JobEnvironment]]) -> tuple[ComparisonRow, ...]:
     """Return the options, captured values and packages in which jobs differ."""
-    values_of: dict[tuple[str, str], dict[int, str]] = {}
+    option_values: dict[tuple[str, str], dict[int, str]] = {}
     for index, (spec, environment) in enumerate(jobs):
         for row in make_spec_rows(spec, environment):
             if row.field not in ("name", "packages"):
-                values_of.setdefault((row.field, row.label), {})[index] = row.value
+                option_values.setdefault((row.field, row.label), {})[index] = row.value
         for item in spec.captured:
             if item.kind == "value":
                 text = item.detail.partition(" = ")[2] or item.detail
-                values_of.setdefault((f"captured.{item.name}", item.name), {})[index] = text
+                option_values.setdefault((f"captured.{item.name}", item.name), {})[index] = text
     # Jobs whose packages are unknown are not compared.
-    packages_of = {index: env.packages for index, (_, env) in enumerate(jobs) if env.packages}
-    for name in dict.fromkeys(name for packages in packages_of.values() for name in packages):
-        versions = {index: packages.get(name, "") for index, packages in packages_of.items()}
+    packages_by_job = {index: env.packages for index, (_, env) in enumerate(jobs) if env.packages}
+    for name in dict.fromkeys(name for packages in packages_by_job.values() for name in packages):
+        versions = {index: packages.get(name, "") for index, packages in packages_by_job.items()}
         if len(set(versions.values())) > 1:
-            values_of[f"package.{name}", name] = versions
-    rows = [ComparisonRow(*key, tuple(texts.get(n, "") for n in range(len(jobs)))) for key, texts in values_of.items()]
+            option_values[f"package.{name}", name] = versions
+    rows = [ComparisonRow(*key, tuple(row.get(i, "") for i in range(len(jobs)))) for key, row in option_values.items()]
     return tuple(row for row in rows if len(set(row.values)) > 1)

@@ -31,10 +31,10 @@ _EMPTY_TEXT = "No jobs yet. Start a cell with %%distributed -p 2, or run: distdl
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """The study of ``size`` runs that a job belongs to. Runs are compared by ``value``, None if it is unknown.
+    """The study of ``size`` runs that a job belongs to. Runs are compared by ``value``, or None if it is unknown.
 
-    In a scaling study ("scale") the value is the rate of all ranks in samples (or batches) per second, in a sweep
-    ("sweep") the newest mean of ``metric``; a higher one is better if ``maximize``.
+    In a scaling study ("scale"), the value is the rate of all ranks in samples (or batches) per second; in a sweep
+    ("sweep"), it is the newest mean of ``metric``. A higher value is better if ``maximize``.
     """
 
     kind: str
@@ -60,8 +60,9 @@ class JobSummary:
     created: float
     ended: float | None
     last_sign: float
-    #: Seconds of earlier waits in queues, and the start of the current wait (epoch seconds), None if not queued.
+    #: Seconds of previous waits in queues.
     waited: float
+    #: Start of the current wait in a queue (epoch seconds), or None if the job is not queued.
     queued_since: float | None
     done: float | None
     total: float | None
@@ -69,13 +70,13 @@ class JobSummary:
     can_rerun: bool
     #: Whether the job has ended and left checkpoints.
     can_resume: bool
-    #: The position of the job in the queue, None if it is not queued.
+    #: The position of the job in the queue, or None if it is not queued.
     queue: QueueView | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow(JobSummary):
-    """One job in a list. ``spark`` has up to 40 means of ``metric`` over time; ``message`` explains its state."""
+    """One job in a list. ``spark`` has up to 40 means of ``metric`` over time; ``message`` explains the state."""
 
     message: str
     metric: str
@@ -92,7 +93,7 @@ class JobRow(JobSummary):
 
 
 def make_summary(view: JobView, now: float, *, has_checkpoints: bool) -> dict[str, Any]:
-    """Return the fields of a ``JobSummary`` that are not fields of the view, at the time ``now`` (epoch seconds)."""
+    """Return the fields of a ``JobSummary`` that the view does not have, at the time ``now`` (epoch seconds)."""
     return {
         "backend": view.distributed_backend,
         "remaining": view.estimate_remaining(now),
@@ -140,7 +141,7 @@ def make_finding(note: dict[str, Any]) -> Finding:
 
 
 def _format_status(view: JobView) -> str:
-    """Return a short text on what failed or what the job waits for."""
+    """Return a short text about the failure, or what the job waits for."""
     if view.state is State.FAILED and view.failure is not None:
         if view.failure.kind == "unequal":
             return view.failure.what.rpartition(": ")[2]
@@ -159,12 +160,12 @@ def _format_status(view: JobView) -> str:
 
 
 def choose_metric(names: Sequence[str]) -> str:
-    """Return the metric to show first: the loss, else the first one reported, "" when there is none."""
+    """Return the metric to show first: the loss, or else the first metric, or "" if there is none."""
     return next((name for name in names if "loss" in name.lower()), names[0] if names else "")
 
 
 def make_sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
-    """Return up to 40 means of a metric, spread over its steps, the newest last; () if there are fewer than two.
+    """Return up to 40 means of a metric, spread over its steps, the newest last, or () if there are fewer than two.
 
     Four digits keep a list of a thousand jobs small.
     """
@@ -228,7 +229,7 @@ VERSION = f"{ROW_RULES_VERSION}-{zlib.crc32(repr(tuple(JobRow.__dataclass_fields
 class ListedJob:
     """A row with data that pages do not receive: the job's cluster and the hosts of its ranks.
 
-    ``check`` is the id of the check whose steps this job repeats on one process, "" for any other job.
+    ``check`` is the id of the check whose steps this job repeats on one process, or "" for any other job.
     """
 
     row: JobRow
@@ -252,10 +253,10 @@ def make_entry(folder: JobFolder, view: JobView, spec: JobSpec) -> ListedJob:
 
 
 def _find_group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | None:
-    """Return the rate of an ended run of a scaling study, None if it was interrupted."""
+    """Return the rate of an ended run of a scaling study, or None for any other job and for an interrupted run."""
     if spec.group is None or spec.group.kind != "scale":
         return None
-    from distdl_jupyter.core import step_times  # few jobs are runs of a study
+    from distdl_jupyter.core import step_times  # lazy: few jobs are runs of a study
 
     times = step_times.read(folder.steps)
     run = step_times.measure_run(times) if times.rows else None
@@ -272,7 +273,7 @@ _decoder = msgspec.json.Decoder(tuple[str, ListedJob])
 
 
 def read_summary(folder: JobFolder) -> ListedJob | None:
-    """Return the stored row of an ended job, None if there is none or another version wrote it.
+    """Return the stored row of an ended job, or None if there is none or another version wrote it.
 
     An ended job does not change (see ``core.state``), so its row is not compared with its other files.
     """

@@ -22,8 +22,9 @@ from distdl_jupyter.core.series import RankCurve
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Maximum points of a curve and of all curves of a resource, and minimum points of a curve; they are sent every 2 s.
-_MAX_POINTS, _MAX_TOTAL_POINTS, _MIN_POINTS = 80, 1600, 16
+# Numbers of points that are sent every 2 s: per curve, and for all curves of a resource.
+_MIN_POINTS, _MAX_POINTS = 16, 80
+_MAX_TOTAL_POINTS = 1600
 _HEADER = ("Rank", "Host", "CPU, % of a core", "Memory", "GPU", "GPU memory", "Tensors on GPU", "Power", "Free on host",
          "Disk of host", "Network of host")  # fmt: skip
 _NO_SAMPLES_YET = "No samples yet. The first is taken one second after the first rank has started."
@@ -32,9 +33,9 @@ _NO_SAMPLES = "No samples. The job ran for less than a second, or ran on Azure M
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The newest sample of each machine, facts about the machines, current problems (worst first), and curves by name.
+    """The newest samples, the machines by node, the current problems (the most severe first), and curves by name.
 
-    Curves are over seconds since the first sample; those of a machine are listed for its first rank.
+    Curves are over seconds since the first sample. The curves of a machine have the number of its first rank.
     """
 
     samples: tuple[ResourceSample, ...]
@@ -44,7 +45,7 @@ class Resources:
 
 
 class ResourceTable(table.Display, list[ResourceSample]):
-    """All samples of a job, in order; displays the newest sample of each rank, or the reason why there are none."""
+    """All samples of a job in order, displayed as the newest sample of each rank, or as the reason if there is none."""
 
     def __init__(self, path: Path, *, is_pending: bool = False) -> None:
         self._empty_text = _NO_SAMPLES_YET if is_pending else _NO_SAMPLES
@@ -63,19 +64,16 @@ class ResourceTable(table.Display, list[ResourceSample]):
         """Return a row for each rank; the usage of a host is in the row of its first rank."""
         rows: list[tuple[str, ...]] = [_HEADER]
         node: int | None = None
-        for rank, (sample, use) in sorted(self.book.ranks.items()):
+        for rank, (sample, usage) in sorted(self.book.ranks.items()):
             machine = sample.machine
-            power = "" if use.power is None else f"{use.power:.0f} W"
-            disk, network = (
-                _format_rate(machine.disk_read, machine.disk_written),
-                _format_rate(machine.received, machine.sent),
-            )
-            host = (
-                (_format_size(machine.available, machine.limit), disk, network) if sample.node != node else ("", "", "")
-            )
-            rows.append((str(rank), self._get_host(sample), _format_percent(use.cpu), _format_size(use.memory),
-                         _format_percent(use.gpu), _format_size(use.gpu_memory, use.gpu_limit),
-                         _format_size(use.torch_allocated), power, *host))  # fmt: skip
+            power = "" if usage.power is None else f"{usage.power:.0f} W"
+            memory = _format_size(machine.available, machine.limit)
+            disk = _format_rate(machine.disk_read, machine.disk_written)
+            network = _format_rate(machine.received, machine.sent)
+            host_cells = (memory, disk, network) if sample.node != node else ("", "", "")
+            rows.append((str(rank), self._get_host(sample), _format_percent(usage.cpu), _format_size(usage.memory),
+                         _format_percent(usage.gpu), _format_size(usage.gpu_memory, usage.gpu_limit),
+                         _format_size(usage.torch_allocated), power, *host_cells))  # fmt: skip
             node = sample.node
         return rows
 
@@ -91,19 +89,18 @@ class ResourceTable(table.Display, list[ResourceSample]):
                 "time": sample.t,
                 "rank": rank,
                 "host": self._get_host(sample),
-                **asdict(use),
+                **asdict(usage),
                 **{f"node_{name}": value for name, value in asdict(sample.machine).items()},
             }
             for sample in self
-            for rank, use in sorted(sample.ranks.items())
+            for rank, usage in sorted(sample.ranks.items())
         ]
         numbers = [*RankUsage.__dataclass_fields__, *(f"node_{name}" for name in NodeUsage.__dataclass_fields__)]
         frame = pd.DataFrame(rows, columns=["time", "rank", "host", *numbers]).astype(dict.fromkeys(numbers, "float64"))
-        frame["time"] = pd.to_datetime(frame["time"], unit="s", utc=True)
-        return frame
+        return frame.assign(time=pd.to_datetime(frame["time"], unit="s", utc=True))
 
     def figure(self) -> Any:
-        """Return a plotly Figure of CPU, memory etc. over seconds, with one line per rank; units as in the table."""
+        """Return a plotly Figure of the curves over seconds, with one line per rank; units as in the table."""
         from plotly.subplots import make_subplots
 
         curves = self.book.curves
@@ -112,9 +109,8 @@ class ResourceTable(table.Display, list[ResourceSample]):
         figure = make_subplots(rows=height, cols=1, shared_xaxes=True, subplot_titles=names)
         for row, name in enumerate(names, 1):
             for line in curves.get_curves(name):
-                label = f"rank {line.rank}"
-                if name in ("disk", "network"):
-                    label = self._get_host(self.book.ranks[line.rank][0]) or "node"
+                host = self._get_host(self.book.ranks[line.rank][0]) or "node"
+                label = host if name in ("disk", "network") else f"rank {line.rank}"
                 figure.add_scatter(x=line.steps, y=line.values, name=label, legendgroup=label, row=row, col=1)
         return figure.update_layout(height=120 * height + 90, hovermode="x")
 
@@ -123,7 +119,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
 
 
 def make_resources(book: ResourceBook, *, running: bool) -> Resources:
-    """Return the newest usage and curves for a page; current problems only while the job is ``running``."""
+    """Return the newest usage and the curves for a page, with the current problems if the job is ``running``."""
     points = max(_MIN_POINTS, min(_MAX_POINTS, _MAX_TOTAL_POINTS // max(1, len(book.ranks))))
     return Resources(
         samples=tuple(sample for _, sample in sorted(book.nodes.items())),
@@ -138,7 +134,7 @@ def make_resources(book: ResourceBook, *, running: bool) -> Resources:
 
 
 def _round(line: RankCurve) -> RankCurve:
-    """Return a line rounded to the digits that a curve can show."""
+    """Return a curve with values rounded to the digits that are visible."""
     values = [None if value is None else float(f"{value:.4g}") for value in line.values]
     steps = [round(step, 1) for step in line.steps]
     return replace(line, steps=steps, values=values, times=[])

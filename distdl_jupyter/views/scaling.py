@@ -1,4 +1,4 @@
-"""Show a scaling study as text, a table, a DataFrame or a plotly figure."""
+"""Displays a scaling study as text, a table, a DataFrame or a plotly figure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distdl_jupyter.core.step_times import Scaling, ScalingPoint, Straggler
 if TYPE_CHECKING:
     import pandas as pd
 
-#: The share of a step below which a bottleneck is not mentioned.
+#: The minimum share of a step (0 to 1) of a bottleneck that is mentioned.
 _MIN_SHARE = 0.03
 #: The relative tolerance of batch sizes that count as equal.
 _BATCH_TOLERANCE = 0.1
@@ -26,11 +26,11 @@ _NOTE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StudyFacts:
-    """Data of a study besides its points: ``done`` of ``size`` points were measured in ``seconds``.
+class StudyInfo:
+    """The data of a study other than its points: ``done`` of ``size`` points were measured in ``seconds``.
 
-    ``problem`` is the reason why the study was interrupted, "" if it was not. ``stragglers`` maps backend and number of
-    processes to the straggler.
+    ``problem`` is the reason why the study was interrupted, or "" if it was not. ``stragglers`` has the straggler by
+    backend and number of processes.
     """
 
     id: str
@@ -47,26 +47,26 @@ class StudyFacts:
 class ScalingView(table.Display, Scaling):
     """A scaling study for notebooks and terminals. Print or display it, or use ``table`` and ``figure``."""
 
-    #: None if the points do not belong to a study.
-    facts: StudyFacts | None = None
+    #: The study, or None if the points do not belong to one.
+    info: StudyInfo | None = None
 
     def _parts(self) -> list[str | table.Rows]:
-        heading = [self._format_heading(self.facts)] if self.facts else []
+        heading = [self._format_heading(self.info)] if self.info else []
         return [*heading, *self.sentences, *([self._make_rows(), _NOTE] if self.points else [])]
 
     @property
     def id(self) -> str:
-        """The id of the study, "" if the points do not belong to a study."""
-        return self.facts.id if self.facts else ""
+        """The id of the study, or "" if the points do not belong to one."""
+        return self.info.id if self.info else ""
 
     @property
     def unit(self) -> Literal["samples", "batches"]:
-        """The unit of the rates: samples, or batches if a batch size is unknown."""
+        """The unit of the rates: samples, or batches if the size of a batch is unknown."""
         return "samples" if all(point.counts_samples for point in self.points) else "batches"
 
     @property
     def mode(self) -> Literal["weak", "strong", ""]:
-        """The scaling mode: "weak" if the batch per process is constant, "strong" if the total batch is, else ""."""
+        """The mode: "weak" if the batch size per process is constant, "strong" if the total batch size is, or ""."""
         points = self.of(self.backends[0]) if self.points else []
         if len(points) < 2 or self.unit != "samples":
             return ""
@@ -84,7 +84,7 @@ class ScalingView(table.Display, Scaling):
         return [*filter(None, map(self.why_not_comparable, self.points)), *filter(None, [self._describe_bottleneck()])]
 
     def why_not_comparable(self, point: ScalingPoint) -> str:
-        """Return the reason why a point has no efficiency, "" if it has one."""
+        """Return the reason why a point has no efficiency, or "" if it has one."""
         if self.efficiency(point) is not None:
             return ""
         first = self.of(point.backend)[0]
@@ -94,7 +94,7 @@ class ScalingView(table.Display, Scaling):
         reason = "For example, other programs used the machine. Measure again while it is otherwise idle."
         if abs(batches[1] / batches[0] - 1) > _BATCH_TOLERANCE:
             first_batch, batch = map(number, batches)
-            reason = f"The batch of a process differs: {first_batch} with {before}, {batch} with {after}."
+            reason = f"The batch size per process differs: {first_batch} with {before}, {batch} with {after}."
         return (
             f"{after} of {point.backend} are {NOT_COMPARABLE} with {before}, because each process would be "
             f"{number(ratio)} times as fast. {reason}"
@@ -116,7 +116,7 @@ class ScalingView(table.Display, Scaling):
             "processes share cores": last.busy - first.busy,
         }
         cause, seconds = max(losses.items(), key=lambda part: part[1])
-        straggler = self.facts.stragglers.get((last.backend, last.processes)) if self.facts else None
+        straggler = self.info.stragglers.get((last.backend, last.processes)) if self.info else None
         threshold = max(_MIN_SHARE * step, last.busy - first.busy, last.communication)
         if straggler is not None and straggler.seconds >= threshold:
             cause = f"spent waiting for rank {straggler.rank}"
@@ -125,15 +125,15 @@ class ScalingView(table.Display, Scaling):
             return summary
         return f"{summary} {format_milliseconds(seconds)} of {format_milliseconds(step)} ms per step are {cause}."
 
-    def _format_heading(self, facts: StudyFacts) -> str:
+    def _format_heading(self, info: StudyInfo) -> str:
         """Return one line with the name, state, target, mode and progress of the study."""
-        runs = f"{plural(facts.runs, 'short run')}, {duration(facts.seconds)}"
+        runs = f"{plural(info.runs, 'short run')}, {duration(info.seconds)}"
         parts = (
-            f"Scaling of {self.name} ({facts.id}): {facts.state.value}",
-            facts.target,
+            f"Scaling of {self.name} ({info.id}): {info.state.value}",
+            info.target,
             f"{self.mode} scaling" if self.mode else "",
-            runs if facts.done == facts.size else f"{facts.done} of {facts.size} measured, {runs}",
-            facts.problem,
+            runs if info.done == info.size else f"{info.done} of {info.size} measured, {runs}",
+            info.problem,
         )
         return " · ".join(filter(None, parts))
 
@@ -149,16 +149,13 @@ class ScalingView(table.Display, Scaling):
         """
         import pandas as pd
 
-        first = ("backend", "processes", "nodes")
-        columns = {"efficiency": self.efficiency, "not_comparable": self.why_not_comparable}
-        return pd.DataFrame(
-            [
-                {name: getattr(point, name) for name in first}
-                | asdict(point)
-                | {name: value(point) for name, value in columns.items()}
-                for point in self.points
-            ]
-        )
+        rows = [
+            {name: getattr(point, name) for name in ("backend", "processes", "nodes")}
+            | asdict(point)
+            | {"efficiency": self.efficiency(point), "not_comparable": self.why_not_comparable(point)}
+            for point in self.points
+        ]
+        return pd.DataFrame(rows)
 
     @property
     def figure(self) -> Any:
@@ -189,8 +186,7 @@ class ScalingView(table.Display, Scaling):
         return NOT_COMPARABLE if share is None else f"{100 * share:.0f} % of ideal"
 
     def _make_rows(self) -> list[tuple[str, ...]]:
-        times = ("computation", "communication", "waiting")
-        order = self.backends
+        times, backends = ("computation", "communication", "waiting"), self.backends
         rows = [
             (
                 count(point.processes),
@@ -200,11 +196,11 @@ class ScalingView(table.Display, Scaling):
                 *map(format_milliseconds, (point.busy, point.communication, point.waiting)),
                 count(round(point.batch)),
             )
-            for point in sorted(self.points, key=lambda point: (point.processes, order.index(point.backend)))
+            for point in sorted(self.points, key=lambda point: (point.processes, backends.index(point.backend)))
         ]
         return [("processes", "backend", f"{self.unit}/s", "efficiency", *times, "batch"), *rows]
 
 
 def format_milliseconds(seconds: float) -> str:
-    """Format seconds as milliseconds without the unit, with one decimal below 100 ms."""
+    """Return seconds as milliseconds without the unit, with one decimal below 100 ms."""
     return f"{1000 * seconds:.1f}" if seconds < 0.09995 else count(round(1000 * seconds))

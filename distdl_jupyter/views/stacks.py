@@ -1,7 +1,7 @@
-"""The stacks of all ranks, for pages as plain data and as text.
+"""The stack traces of all ranks, as data for pages and as text.
 
 Ranks at the same line share a block; ranks that differ from the others come first. The newest call is at the top. The
-text shows the source line of the user's calls, and consecutive library calls on one line.
+text shows the source line of each call in the user's code, and consecutive library calls on one line.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from distdl_jupyter.core.humanize import clock, count, duration, plural, ranks
 from distdl_jupyter.core.stacks import Frame, RankGroup, RankStacks, StackSnapshot, Thread
 from distdl_jupyter.views.wire import from_fields
 
-#: Maximum number of threads of a rank, besides the main one, in the text.
+#: Maximum number of threads of a rank in the text, in addition to the main thread.
 _MAX_THREADS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class StackGroup:
-    """Ranks whose main threads are at the same line; ``frames`` newest first, ``at`` describes the location.
+    """Ranks whose main threads are at the same line, which ``at`` describes; ``frames`` has the newest call first.
 
-    ``threads`` are the other threads of the first rank; ``processes`` describe all ranks of the group, without threads.
+    ``threads`` are the other threads of the first rank; ``processes`` are all ranks of the group, without threads.
     """
 
     ranks: tuple[int, ...]
@@ -37,10 +37,10 @@ class StackGroup:
 
 @dataclass(frozen=True, slots=True)
 class JobStacks:
-    """The stacks of all ranks at one moment: the groups with the fewest ranks first.
+    """The stack traces of all ranks at one time, the groups with the fewest ranks first.
 
-    ``why`` is as in ``core.stacks.StackSnapshot``, ``sentence`` is a clause that locates the ranks. ``missing`` has the
-    reason of each rank that sent none, ``explanation`` why the ranks wait and what to do, "" if it is unknown.
+    ``why`` is as in ``core.stacks.StackSnapshot``, ``sentence`` says where the ranks are. ``missing`` has the reason
+    for each rank that sent none. ``explanation`` is why the ranks wait and what to do, or "" if it is unknown.
     """
 
     number: int
@@ -53,18 +53,18 @@ class JobStacks:
     collectives: tuple[Collective, ...]
 
 
-def make_job_stacks(dump: StackSnapshot) -> JobStacks:
-    """Return the stacks for a page, the ranks that differ from the others first."""
-    groups = tuple(_make_group(dump, group) for group in dump.groups())
-    return from_fields(JobStacks, dump, groups=groups)
+def make_job_stacks(snapshot: StackSnapshot) -> JobStacks:
+    """Return the stack traces for a page, the ranks that differ from the others first."""
+    groups = tuple(_make_group(snapshot, group) for group in snapshot.groups())
+    return from_fields(JobStacks, snapshot, groups=groups)
 
 
-def _make_group(dump: StackSnapshot, group: RankGroup) -> StackGroup:
-    members = [dump.ranks[rank] for rank in group.ranks]
+def _make_group(snapshot: StackSnapshot, group: RankGroup) -> StackGroup:
+    members = [snapshot.ranks[rank] for rank in group.ranks]
     return StackGroup(
         ranks=group.ranks,
         at=group.position,
-        differs=set(group.ranks) <= set(dump.outliers),
+        differs=set(group.ranks) <= set(snapshot.outliers),
         frames=_get_job_frames(group.thread) or group.thread.frames,
         threads=tuple(replace(thread, frames=_get_job_frames(thread) or thread.frames) for thread in members[0].others),
         processes=tuple(replace(member, threads=(), text="") for member in members),
@@ -80,7 +80,7 @@ def _get_job_frames(thread: Thread) -> tuple[Frame, ...]:
 
 
 class StacksDisplay(table.Display, StackSnapshot):
-    """Stacks for notebooks and terminals."""
+    """Stack traces for notebooks and terminals."""
 
     def _parts(self) -> list[str | table.Rows]:
         parts: list[str | table.Rows] = [*_format_heading(self)]
@@ -91,27 +91,28 @@ class StacksDisplay(table.Display, StackSnapshot):
         return parts
 
 
-def _format_heading(dump: StackSnapshot) -> list[str]:
-    rank_count = len(dump.ranks) + len(dump.missing)
-    reason = "" if dump.why == "request" else f" ({dump.why})"
-    lines = [f"Stacks of {plural(rank_count, 'rank')} at {clock(dump.t)}{reason}"]
-    if dump.sentence:
-        lines.append(f"{dump.sentence[0].upper()}{dump.sentence[1:]}.")
-    if dump.explanation:
-        lines.append(dump.explanation)
-    return lines + [f"{names.capitalize()} sent no stacks: {reason}" for names, reason in group_by_reason(dump.missing)]
+def _format_heading(snapshot: StackSnapshot) -> list[str]:
+    rank_count = len(snapshot.ranks) + len(snapshot.missing)
+    reason = "" if snapshot.why == "request" else f" ({snapshot.why})"
+    lines = [f"Stacks of {plural(rank_count, 'rank')} at {clock(snapshot.t)}{reason}"]
+    if snapshot.sentence:
+        lines.append(f"{snapshot.sentence[0].upper()}{snapshot.sentence[1:]}.")
+    if snapshot.explanation:
+        lines.append(snapshot.explanation)
+    missing = group_by_reason(snapshot.missing)
+    return lines + [f"{names.capitalize()} sent no stacks: {reason}" for names, reason in missing]
 
 
 def group_by_reason(missing: dict[int, str]) -> list[tuple[str, str]]:
-    """Return each reason with its ranks: ("ranks 0 and 1", reason)."""
+    """Return the ranks for each reason: ("ranks 0 and 1", reason)."""
     groups: dict[str, list[int]] = {}
     for rank, reason in sorted(missing.items()):
         groups.setdefault(reason, []).append(rank)
     return [(ranks(members), reason) for reason, members in groups.items()]
 
 
-def _format_title(dump: StackSnapshot, group: RankGroup) -> str:
-    members = [dump.ranks[rank] for rank in group.ranks]
+def _format_title(snapshot: StackSnapshot, group: RankGroup) -> str:
+    members = [snapshot.ranks[rank] for rank in group.ranks]
     step = members[0].step
     silence = min((member.silent for member in members if member.silent is not None), default=None)
     parts = [*dict.fromkeys(member.state for member in members if member.state)]
@@ -120,9 +121,9 @@ def _format_title(dump: StackSnapshot, group: RankGroup) -> str:
     return f"{ranks(group.ranks).capitalize()}: {', '.join(parts)}".rstrip(": ")
 
 
-def _format_group(dump: StackSnapshot, group: RankGroup) -> Iterator[str]:
+def _format_group(snapshot: StackSnapshot, group: RankGroup) -> Iterator[str]:
     yield from _format_calls(group.thread)
-    threads = dump.ranks[group.ranks[0]].others
+    threads = snapshot.ranks[group.ranks[0]].others
     displayed_threads = [thread for thread in threads if thread.user_frame is not None][:_MAX_THREADS]
     for thread in displayed_threads:
         yield f"another thread{f' ({thread.name})' if thread.name else ''}:"

@@ -18,17 +18,19 @@ from distdl_jupyter.views.wire import from_fields
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Maximum number of displayed operators, and of ranks that have a column.
-_MAX_OPERATORS, _MAX_COLUMNS = 20, 8
+#: Maximum number of displayed operators.
+_MAX_OPERATORS = 20
+#: Maximum number of ranks that have a column.
+_MAX_COLUMNS = 8
 #: Operators with a smaller share of the step are not displayed.
 _MIN_SHARE = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class JobTime:
-    """The mean step of each rank, split into parts, and the newest steps, in seconds.
+    """The mean step time of each rank, split into parts, and the newest steps, in seconds.
 
-    ``sentences`` are those above the table, or why ``ranks`` is empty. ``own_share`` is the share of the ranks'
+    ``sentences`` are shown above the table, or explain why ``ranks`` is empty. ``own_share`` is the share of the ranks'
     time (0 to 1) that is neither communication nor waiting.
     """
 
@@ -41,13 +43,13 @@ class JobTime:
 
 
 class StepTimesDisplay(table.Display, StepTimes):
-    """The steps of a job for notebooks and terminals: ``print``, display, ``to_pandas()`` and ``figure()``."""
+    """The step times of a job for notebooks and terminals: ``print``, display, ``to_pandas()`` and ``figure()``."""
 
     def _parts(self) -> list[str | table.Rows]:
         return [*_make_sentences(self), *([_make_rows(self)] if self.rows else [])]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row for each rank and step, with parts in seconds. A row of a long job covers ``steps`` steps."""
+        """Return a row for each rank and step, with its parts in seconds. In a long job, a row covers several steps."""
         import pandas as pd
 
         return pd.DataFrame(map(asdict, self.rows), columns=list(StepTime.__dataclass_fields__))
@@ -70,7 +72,7 @@ def _format_title(part: str) -> str:
 
 
 def make_job_time(times: StepTimes, max_records: int) -> JobTime:
-    """Return the mean steps of the ranks and the ``last`` newest records, as data for a page."""
+    """Return the mean steps of the ranks and the newest ``max_records`` records as data for a page."""
     newest = sorted({(row.attempt, row.step) for row in times.rows})[-max_records:] if max_records else []
     steps = tuple(row for row in times.rows if newest and (row.attempt, row.step) >= newest[0])
     return JobTime(tuple(_make_sentences(times)), times.samples_per_second, times.own_share,
@@ -106,7 +108,7 @@ def _make_rows(times: StepTimes) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class JobProfile:
-    """Recorded steps of a job, with the operators by descending self time.
+    """A profile of some steps of a job, with the operators by descending self time.
 
     ``seconds`` is the mean step time, ``sentences`` explain missing ranks, ``traces`` are the ranks with a trace.
     """
@@ -149,9 +151,8 @@ class ProfileDisplay(table.Display, Profile):
             return [Path(shutil.copyfile(trace, target / f"profile-{self.number}-{trace.name}"))
                     for trace in self.traces.values()]  # fmt: skip
         except OSError as error:
-            raise DiskRefused(
-                f"The traces cannot be saved in {target}: {error.strerror}.", code="trace-not-saved"
-            ) from error
+            message = f"Cannot save the traces in {target}: {error.strerror}."
+            raise DiskRefused(message, code="trace-not-saved") from error
 
 
 def _describe_profile(profile: Profile) -> list[str]:

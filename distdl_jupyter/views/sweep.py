@@ -22,8 +22,8 @@ SWEEP_MIME = "application/vnd.distdl.sweep+json"
 class SweepPanel:
     """A sweep so far: ``trials`` from best to worst; ``best`` is the number of the best trial, or None.
 
-    ``done`` of ``size`` trials have ended. The best values can be run on ``processes``; ``code`` sets them. ``problem``
-    is the reason why the sweep does not continue, ``remedy`` the fix.
+    ``done`` of ``size`` trials have ended. ``processes`` is the suggested number for a run with the best values, which
+    ``code`` sets. ``problem`` is the reason why the sweep does not continue, and ``remedy`` the fix.
     """
 
     id: str
@@ -45,7 +45,7 @@ class SweepPanel:
 
 
 def make_panel(study: Study) -> SweepPanel:
-    """Return the content of the panel of a sweep."""
+    """Return the data for the panel of a sweep."""
     best = study.best
     # One process for each GPU of this machine, else one for each core, at most 8.
     processes = min(8, len(machine.list_gpu_numbers()) or headroom.cores())
@@ -80,7 +80,7 @@ class SweepTable(table.Display, list[Trial]):
         self._study = study
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row for each trial: number, value, the parameters, state, job."""
+        """Return a row for each trial: its number, value, parameters, state and job."""
         import pandas as pd
 
         metric = self._study.plan.metric
@@ -127,12 +127,12 @@ class SweepDisplay(SweepTable):
 def make_mime_bundle(study: Study) -> dict[str, Any]:
     """Return the output of a cell: JupyterLab draws the sweep live by its id, other front ends its current state."""
     display = SweepDisplay(study)
-    job = {"id": study.id, "version": 1}
-    return {SWEEP_MIME: job, "text/html": display._repr_html_(), "text/plain": str(display)}
+    reference = {"id": study.id, "version": 1}
+    return {SWEEP_MIME: reference, "text/html": display._repr_html_(), "text/plain": str(display)}
 
 
 def format_value(value: Any) -> str:
-    """Return a parameter's value, numbers with about three digits."""
+    """Return a parameter's value as text; a float has three digits."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

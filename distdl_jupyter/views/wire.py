@@ -1,4 +1,4 @@
-"""Messages to pages and requests from them, as strict JSON; a number that is not finite is null.
+"""Messages to pages and requests from pages, as strict JSON; a number that is not finite is null.
 
 The error message for an invalid request is one sentence that names the field and its allowed values.
 """
@@ -20,8 +20,8 @@ from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 
 T = TypeVar("T")
 R = TypeVar("R", bound="PageRequest")
-#: The calls of a kernel that a page may make, by name.
-Calls = Mapping[str, Callable[..., object]]
+#: The functions of a kernel that a page may call, by name.
+Handlers = Mapping[str, Callable[..., object]]
 
 
 class PageRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,7 +34,7 @@ def to_finite(value: float | None) -> float | None:
 
 
 def from_fields(type_: type[T], original: object, **values: Any) -> T:
-    """Return a dataclass with the fields in ``values`` and the others from the attributes of an object."""
+    """Return a dataclass with ``values`` as fields; the other fields are the attributes of ``original``."""
     names = (field.name for field in dataclasses.fields(type_) if field.name not in values)  # type: ignore[arg-type]
     return type_(**{name: getattr(original, name) for name in names}, **values)
 
@@ -55,10 +55,10 @@ def _encode_other(value: object) -> Any:
         return dict(value)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    for kind in (str, int, float):
-        if isinstance(value, kind):
-            return kind(value)
-    return list(value)  # type: ignore[call-overload]  # a TypeError says which type it is
+    for type_ in (str, int, float):
+        if isinstance(value, type_):
+            return type_(value)
+    return list(value)  # type: ignore[call-overload]  # a TypeError names the type
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
@@ -79,7 +79,7 @@ def from_query(model: type[R], arguments: Mapping[str, list[bytes]]) -> R:
 
 
 def from_data(model: type[R], data: object, *, strict: bool = True) -> R:
-    """Return a request from plain data; unless ``strict``, numbers may be strings. Raises InvalidSpec."""
+    """Return a request from plain data; without ``strict``, numbers may be strings. Raises InvalidSpec."""
     try:
         return msgspec.convert(data, model, strict=strict)
     except msgspec.ValidationError as error:
@@ -87,7 +87,7 @@ def from_data(model: type[R], data: object, *, strict: bool = True) -> R:
 
 
 def from_json(model: type[R], data: bytes | bytearray) -> R:
-    """Return a request from JSON; an empty body is {}. Raises InvalidSpec."""
+    """Return a request from JSON; no data is the same as {}. Raises InvalidSpec."""
     try:
         document = msgspec.json.decode(data or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -95,7 +95,7 @@ def from_json(model: type[R], data: bytes | bytearray) -> R:
     return from_data(model, document)
 
 
-#: The names of msgspec's types in a message.
+#: msgspec's names of types, with the text for a message.
 _TYPE_NAMES = {
     "str": "a string",
     "int": "an integer",
@@ -108,7 +108,7 @@ _TYPE_NAMES = {
 
 
 def _to_invalid_spec(model: type[PageRequest], error: msgspec.ValidationError) -> InvalidSpec:
-    """Return an error of msgspec as an error whose message is a sentence about the field."""
+    """Return a msgspec error as an error whose message is a sentence about the field."""
     reason, _, path = str(error).partition(" - at `$")
     names = re.findall(r"\.(\w+)", path)
     if match := re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", reason, re.DOTALL):
@@ -139,23 +139,23 @@ def _list_allowed(model: type[PageRequest], name: str, reason: str) -> str:
     if expected[2]:
         upper = f" to {rules['maximum']:,}" if "maximum" in rules else ""
         return f"a number from {rules['minimum']:,}{upper}"
-    types = " or ".join(_TYPE_NAMES[name] for name in expected[1].split(" | "))
+    types = " or ".join(_TYPE_NAMES[type_name] for type_name in expected[1].split(" | "))
     length = re.search("of length <= ([0-9]+)", reason)
     return f"{types} with at most {length[1]} entries" if length else types
 
 
-def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the call that a page requests with the fields ``call`` and ``arguments``; return ``value`` or ``error``.
+def handle_request(handlers: Handlers, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Call the function that a request names in its field ``call``; return a response with ``value`` or ``error``.
 
-    Never raises, because the page waits and a plug-in may raise anything.
+    Never raises, because the page waits for the response and a plug-in may raise anything.
     """
-    name = str(message.get("call"))
-    if name not in calls:
+    name = str(request.get("call"))
+    if name not in handlers:
         error = DistDLError(f"Unknown request {name}.", code="kernel-call-unknown", hint="Reload the page.")
         return {"error": error.to_json()}
     try:
-        return {"value": to_json(calls[name](**dict(message.get("arguments") or {})))}
-    except Exception as exc:  # noqa: BLE001
+        return {"value": to_json(handlers[name](**dict(request.get("arguments") or {})))}
+    except Exception as exc:  # noqa: BLE001 - a plug-in may raise anything
         description = f"{type(exc).__name__}: {exc}"
         error = exc if isinstance(exc, DistDLError) else DistDLError(description, code="internal-error")
         return {"error": error.to_json()}

@@ -1,6 +1,6 @@
-"""The panel "Sign in to Azure" in a kernel: ``azure_sign_in()`` shows it as a cell's last value.
+"""The Azure sign-in panel in a notebook: ``azure_sign_in()`` as a cell's last value displays it.
 
-The page sends to its kernel the requests that JupyterLab's sidebar sends to the server; both use the same component.
+The page sends its requests to the kernel, while JupyterLab's sidebar sends them to the server.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from distdl_jupyter.widgets.widget import PageWidget
 
 
 class AzurePanel(PageWidget):
-    """The panel. The text saved in the notebook does not contain the account."""
+    """The sign-in panel. The text saved in the notebook does not contain the account."""
 
     def __repr__(self) -> str:
         return "Sign in to Azure: run this cell to show the sign-in."
 
 
 def azure_sign_in() -> AzurePanel:
-    """Return the panel that shows the Azure account and offers to sign in and out. It never shows a token.
+    """Return the panel to sign in to Azure and out of it. It shows the account, but never a token.
 
     Front ends without the extension show the account as text.
     """
     if has_extension():
-        return AzurePanel("azure", azure.CALLS)
+        return AzurePanel("azure", azure.HANDLERS)
     lines = [*azure.format_sign_in(azure.make_sign_in_view()), "", "To sign in: %dist_config azure credential=METHOD"]
     return AzurePanel("azure", value=f"<pre>{escape(chr(10).join(lines))}</pre>")

@@ -1,6 +1,6 @@
 """The widget that ``panel(job)`` returns. It shows the same page as the output of a job (``jobs.output``).
 
-With the extension, the server reads the job, once for all pages; the kernel reads it only if a program uses the traits.
+With the extension, the server reads the job, once for all pages; the kernel reads it only if a trait is used.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from distdl_jupyter.views.card import make_failure_card
 from distdl_jupyter.views.wire import to_json
 from distdl_jupyter.widgets.widget import PageWidget
 
-#: The traits that follow the job, and the method that observes them: their first use starts the updates.
+#: The traits that the kernel updates, and the method that observes them; their first use starts the updates.
 _LIVE_TRAITS = ("state", "progress", "metrics", "failure", "observe")
-#: Seconds between two updates of the traits, if the server updates the page of the panel.
+#: Seconds between two updates of the traits if the kernel does not draw the page.
 _POLL_SECONDS = 0.25
 
 
@@ -34,15 +34,15 @@ class JobPanel(PageWidget):
     job_id = traitlets.Unicode().tag(sync=True)
     #: The job's state, such as "running".
     state = traitlets.Unicode()
-    #: Progress from 0 to 1; None if the job did not report it.
+    #: Progress from 0 to 1, or None if the job did not report it.
     progress = traitlets.Float(None, allow_none=True)
     #: The newest mean of each metric over the ranks.
     metrics = traitlets.Dict()
-    #: The first failure (rank, error type, message, frames), None while there is none.
+    #: The first failure (rank, error type, message, frames), or None if there is none.
     failure: traitlets.Dict[str, Any] = traitlets.Dict(None, allow_none=True)
     #: Whether the kernel draws the page of the job. The page sets this if its server does not know the job.
     redrawn = traitlets.Bool().tag(sync=True)
-    #: Ends the updates; None before they begin.
+    #: Ends the updates when it is set; None before the updates start.
     _stop_event: threading.Event | None = threading.Event()
 
     def __init__(self, job: Job) -> None:
@@ -69,7 +69,7 @@ class JobPanel(PageWidget):
         super().close()
 
     def _start_updates(self) -> None:
-        """Read the job now, and from now on in a thread, which replaces the previous one."""
+        """Read the job once, then continue in a thread, which replaces the previous one."""
         if self._stop_event is not None:
             self._stop_event.set()
         self._stop_event = threading.Event()

@@ -1,6 +1,6 @@
 """The launch form as a widget: ``launcher(train)`` shows it, Submit starts a job or a sweep and shows it below.
 
-The page requests the form's state from the kernel after each change, and the job on Submit.
+The page requests the form's state from the kernel after each change, and a job or sweep on Submit.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import ipywidgets
 import msgspec
 import traitlets
 
-from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.form.line import MagicLine
+from distdl_jupyter.form.line import MagicLine, parse_search_space
 from distdl_jupyter.form.schema import FormRequest, FormState
 from distdl_jupyter.form.state import compute_form, get_variables
 from distdl_jupyter.form.target import Target
@@ -55,19 +54,19 @@ class LaunchForm(PageWidget):
         self._target = Target(function=function, args=tuple(args), kwargs=dict(kwargs or {}), line=line)
         #: The newest request, which is the initial state of a page that opens later.
         self._request = FormRequest()
-        calls = {
-            "form.state": lambda request: self.state(wire.from_data(FormRequest, request)),
+        handlers = {
+            "form.state": lambda request: self.compute_state(wire.from_data(FormRequest, request)),
             "form.submit": self._on_submit,
         }
-        super().__init__("launch", calls)
+        super().__init__("launch", handlers)
         if not has_extension():
             self.value = _FALLBACK_TEXT.format(name=escape(getattr(function, "__name__", "train")))
 
-    def state(self, request: FormRequest | None = None) -> FormState:
-        """Return the form for the values of a page (default: those of the newest request)."""
+    def compute_state(self, request: FormRequest | None = None) -> FormState:
+        """Return the form for the values in a request (default: the newest request)."""
         if request is None or request.values is None:
             request = msgspec.structs.replace(self._request, apply="", refresh=False)
-        # A page receives no secrets, so it sends None for those that it submitted before.
+        # A page does not receive secrets, so it sends None for a secret that it has already submitted.
         variables = get_variables(self._target, request)
         self._target.line = dataclasses.replace(self._target.line, environment_variables=variables)
         if request.refresh:
@@ -80,13 +79,13 @@ class LaunchForm(PageWidget):
 
     def submit(self, request: FormRequest | None = None) -> Job | Sweep:
         """Start a job or a sweep with the values of the form. Raises the errors of ``client.submit`` and ``sweep``."""
-        values, target = self.state(request).values, self._target
+        values, target = self.compute_state(request).values, self._target
         options = to_options(values, target.line.environment_variables, target.inspect().name)
         options = {name: value for name, value in options.items() if value is not None}
         handle: Job | Sweep
-        if varied := values.sweep.strip():
-            parameters, _ = space.parse_line(varied)
+        if search_space := values.sweep.strip():
             options |= get_sweep_arguments(values)
+            parameters = parse_search_space(search_space)
             handle = sweep(self._function, parameters, args=target.args, kwargs=target.kwargs, **options)
         else:
             handle = client.submit(self._function, target.args, target.kwargs, **options)
@@ -101,7 +100,7 @@ class LaunchForm(PageWidget):
 class LaunchPanel(ipywidgets.VBox):  # type: ignore[misc]
     """A form with its last job or sweep below it. ``jobs`` and ``sweeps`` are all that it has started, oldest first."""
 
-    #: The newest job, None before the first Submit.
+    #: The newest job, or None if none was submitted.
     job = traitlets.Any(None)
     #: The options of ``submit`` that the form shows, without secrets.
     options = traitlets.Dict()
@@ -134,7 +133,7 @@ def launcher(
     kwargs: Mapping[str, Any] | None = None,
     **defaults: Any,
 ) -> LaunchPanel:
-    """Return a form that runs ``function(*args, **kwargs)`` on several processes; display it as a cell's last value.
+    """Return a form that runs ``function(*args, **kwargs)`` on several processes. Display it as a cell's last value.
 
     ``defaults`` are the initial values of options of ``submit`` (``node_count``, ``process_count_per_node``,
     ``distributed_backend``, ``vm_size``, ``name``, ``environment_variables``, ``max_run_duration_seconds``,

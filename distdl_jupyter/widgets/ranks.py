@@ -1,9 +1,9 @@
 """The display of a cell that runs on persistent ranks: its live output and the returned values.
 
-A widget would take longer than most of these cells. Instead, ``text/html`` and ``text/plain`` are sent at most 20 times
-a second, and less often if drawing is slow; a very short cell sends them once. The saved notebook contains the
+Creating a widget would take longer than most of these cells. Instead, ``text/html`` and ``text/plain`` are sent at most
+20 times a second, and less often if drawing is slow; a very short cell sends them once. The saved notebook contains the
 last output. A terminal prints each line immediately. Values are shown in the MIME forms that the ranks created, so that
-no value is compared, formatted or imported in this process before the user accesses it.
+no value is unpickled in this process before the user accesses it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from distdl_jupyter.ranks import view
 from distdl_jupyter.ranks.answer import Error, find_failures, format_spans, name_ranks
 from distdl_jupyter.ranks.view import OutputFold, render_text
 
-#: Minimum pause between two updates: in seconds, and as a multiple of the duration of an update.
+#: Minimum number of seconds between two updates.
 _MIN_PAUSE_SECONDS = 0.05
+#: Minimum pause between two updates, as a multiple of the duration of an update.
 _PAUSE_FACTOR = 8
 #: Maximum number of rows drawn while the cell runs; at the end all rows are drawn.
 _MAX_LIVE_ROWS = 200
 #: Seconds after which a cell without output shows that it is running.
 _SILENT_SECONDS = 1.0
 
-#: Forms of a value by MIME type; text/plain is always present.
+#: The forms of a value by MIME type; text/plain is always present.
 Forms = Mapping[str, str]
 
 
 class CellDisplay:
-    """The display of one cell. ``job`` is the short id of the ranks' job; ``quiet`` shows failures only."""
+    """The display of one cell. ``job`` is the short id of the ranks' job; ``quiet`` shows only failures."""
 
     def __init__(
         self, ranks: Sequence[int], job: str, *, quiet: bool = False, publish: Callable[..., None] = publish
@@ -50,7 +51,7 @@ class CellDisplay:
         self._has_changed = self._is_closed = self._is_displayed = False
         self._pause = _MIN_PAUSE_SECONDS
         self._condition = threading.Condition()
-        # Copy the context to the drawing thread: IPython finds the cell of an output by a context variable.
+        # Copy the context to the thread, because IPython finds the cell of an output by a context variable.
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(self._draw_loop,), name="distdl-cell", daemon=True).start()
 
@@ -75,7 +76,7 @@ class CellDisplay:
             self._mark_changed()
 
     def finish(self) -> bool:
-        """Show the final state; return True, because failures are shown in full."""
+        """Show the final state; return True, because the display shows failures in full."""
         with self._condition:
             self._is_closed = True
             self._condition.notify()
@@ -93,7 +94,7 @@ class CellDisplay:
         self._condition.notify()
 
     def _draw_loop(self) -> None:
-        """Until the end, draw changes, and once a second the time for which the cell has been running."""
+        """Draw changes until the end of the cell, and its elapsed time once a second."""
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: self._has_changed or self._is_closed, _SILENT_SECONDS)
@@ -123,7 +124,7 @@ class TerminalDisplay:
     """The output in a terminal: each line with its rank."""
 
     def __init__(self, ranks: Sequence[int], *, quiet: bool = False) -> None:
-        self._has_many = len(ranks) > 1
+        self._has_several_ranks = len(ranks) > 1
         self._quiet = quiet
         self._incomplete: dict[tuple[int, str], str] = {}
 
@@ -152,11 +153,11 @@ class TerminalDisplay:
         return False
 
     def _print(self, rank: int, line: str) -> None:
-        print(f"[{rank}] {line}" if self._has_many else line, flush=True)  # noqa: T201
+        print(f"[{rank}] {line}" if self._has_several_ranks else line, flush=True)  # noqa: T201
 
 
 class _ValueDisplay:
-    """Shows forms by rank; a value is loaded only when it is accessed."""
+    """Displays the forms of values by rank; a value is unpickled only when it is accessed."""
 
     def __init__(self, values: Mapping[int, Any], forms: Mapping[int, Forms]) -> None:
         self._values = values
@@ -166,7 +167,7 @@ class _ValueDisplay:
         return len(self._values)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's protocol
-        # Inside a tuple or list, the values share a line with other objects.
+        # In a tuple or a list, the values share a line with other objects.
         is_top_level = not printer.output_width and not printer.buffer_width
         printer.text(format_groups(group_forms(self._forms)) if is_top_level else repr(self))
 
@@ -205,7 +206,7 @@ class ValuesByRank(_ValueDisplay, Mapping[int, Any]):
 
 
 def group_forms(forms: Mapping[int, Forms]) -> list[tuple[tuple[int, ...], Forms]]:
-    """Return (ranks, forms) for each distinct text, in order of the first rank."""
+    """Return (ranks, forms) for each distinct text, in the order of their first ranks."""
     groups: dict[str, list[int]] = {}
     for rank in sorted(forms):
         groups.setdefault(forms[rank].get("text/plain", "None"), []).append(rank)

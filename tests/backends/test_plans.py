@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.backends.horovod import build_mpi_settings, first_exit
+from distdl_jupyter.backends.horovod import build_mpi_settings, parse_first_exit
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, RankSlot
@@ -183,4 +183,4 @@ improperly. There are three reasons this could occur:
     ],
 )
 def test_the_rank_named_by_mpirun_is_parsed(text, expected):
-    assert first_exit(text) == expected
+    assert parse_first_exit(text) == expected

@@ -112,6 +112,6 @@ def test_a_stranger_is_refused_and_canceling_leaves_nothing_of_ray():
 def test_a_ray_that_requires_no_token_is_refused(monkeypatch):
     made, options = load_backend("ray", {})
     monkeypatch.setattr("distdl_jupyter.backends.ray.metadata.version", lambda _name: "2.51.1")
-    assert "accepts connections from anybody on the network" in made.unavailable(options)
+    assert "accepts connections from anyone on the network" in made.unavailable(options)
     monkeypatch.setattr("distdl_jupyter.backends.ray.metadata.version", lambda _name: "2.52.0")
     assert made.unavailable(options) == ""

@@ -46,7 +46,7 @@ def test_a_cluster_is_added_listed_shown_changed_checked_and_removed():
         (("add", "mini", "rak"), "Unknown cluster type 'rak'. Did you mean rack or ray?"),
         (("add", "mini", "rack", "--machine", 3), "Did you mean --machines?"),
         (("add", "mini", "rack", "--machines", "x"), "List all options with: distdl clusters add mini rack --help"),
-        (("add", "mini", "rack", "3"), "Unexpected argument '3': every value must follow an option."),
+        (("add", "mini", "rack", "3"), "Unexpected argument '3'. Every value must follow an option."),
         (("add", "mini", "local", "--x", 3), "Unknown option '--x'. Use one of: --oversubscribe, --wait."),
         (("show", "mini"), "Unknown cluster 'mini'"),
         (("check", "rack"), "rack is a type of cluster, not the name of a cluster"),

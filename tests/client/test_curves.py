@@ -137,7 +137,7 @@ def test_time_in_the_queue_is_not_run_time():
     assert text.startswith("ran ")
     assert text in repr(jobs())
     assert any(f", waited {humanize.duration(view.compute_wait(now))}" in line for line in show.describe_job(job))
-    assert text in saved.list_elapsed_facts(view, now)
+    assert text in saved.list_time_details(view, now)
     assert first.view().compute_wait(now) == 0
 
 

@@ -43,11 +43,11 @@ def test_invalid_studies_are_refused_before_the_start(distdl_home, given, field)
 def test_a_function_that_trains_nothing_or_fails_fails_the_study(distdl_home):
     with pytest.raises(InvalidSpec, match="made too few steps to measure"):
         scale(scaled.returns, [1], backends="plain")
-    assert (scaling().facts.state, scaling().facts.done, scaling().facts.size) == (State.FAILED, 0, 1)
-    assert "too few steps" in scaling().facts.problem
+    assert (scaling().info.state, scaling().info.done, scaling().info.size) == (State.FAILED, 0, 1)
+    assert "too few steps" in scaling().info.problem
     with pytest.raises(JobFailed, match="no such file of data"):
         scale(scaled.fails, [1], backends="plain")
-    assert scaling().facts.state is State.FAILED
+    assert scaling().info.state is State.FAILED
     with pytest.raises(JobNotFound, match="Unknown scaling study xxxxx"):
         scaling("xxxxx")
 
@@ -96,22 +96,22 @@ def test_a_study_whose_driver_is_killed_goes_on_with_what_is_missing(distdl_home
     assert (cut.state, cut.view().reason) == (State.CANCELED, "The process that measured it has ended.")
     monkeypatch.setattr(study_rows, "_NEXT_RUN_SECONDS", 0.0)  # no other run is expected
     found = scaling()
-    assert (found.facts.state, found.facts.done, found.points[0].processes) == (State.CANCELED, 1, 1)
-    assert len(jobs()) == found.facts.runs == 1 + len(measured)
+    assert (found.info.state, found.info.done, found.points[0].processes) == (State.CANCELED, 1, 1)
+    assert len(jobs()) == found.info.runs == 1 + len(measured)
     assert [row.group.value is None for row in client.list_rows()] == [True, *[False] * len(measured)]
     wait_for(lambda: endpoint.posts, what="the message that its driver could not send")
     title = json.loads(endpoint.posts[0][2])["title"]
     assert title == f"Scaling of train ({found.id.rpartition('-')[2]}): canceled"
     with pytest.raises(InvalidSpec, match="HUB_TOKEN was set for job"):
         found.resume()
-    assert len(jobs()) == found.facts.runs
+    assert len(jobs()) == found.info.runs
     monkeypatch.setenv("HUB_TOKEN", "abcdefgh123")
     assert main(["scale", "--resume", found.id]) == 0
     assert capsys.readouterr().out.startswith(f"Scaling of train ({found.id}): completed")
     again = scaling(found.id)
-    assert (again.facts.state, again.facts.done, again.facts.size) == (State.COMPLETED, 2, 2)
+    assert (again.info.state, again.info.done, again.info.size) == (State.COMPLETED, 2, 2)
     assert again.points[0] == found.points[0]
-    new = jobs()[: -found.facts.runs]
+    new = jobs()[: -found.info.runs]
     assert [job.id for job in jobs()[len(new) :]] == [cut.id, *(job.id for job in measured)]
     assert {job.spec.process_count for job in new} == {2}
     assert len(new) == 1

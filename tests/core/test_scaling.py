@@ -16,7 +16,7 @@ from distdl_jupyter.core.step_times import (
     Straggler,
     measure_run,
 )
-from distdl_jupyter.views.scaling import ScalingView, StudyFacts
+from distdl_jupyter.views.scaling import ScalingView, StudyInfo
 
 BATCH = 32.0
 
@@ -81,7 +81,7 @@ def test_it_is_shown_as_text_html_table_and_figure():
 def test_names_are_text():
     assert "<b>" not in ScalingView("train", [made(1), made(2)]).figure.to_json()
     shown = ScalingView("<b>", [made(1)])
-    shown.facts = StudyFacts(id="20261125-120000-s2cab", state=State.RUNNING, size=3)
+    shown.info = StudyInfo(id="20261125-120000-s2cab", state=State.RUNNING, size=3)
     assert "&lt;b&gt;" in shown._repr_html_()
 
 
@@ -101,7 +101,7 @@ def test_more_than_the_ideal_rate_is_not_comparable_and_no_result(ratio):
 
 def test_a_different_batch_is_named_as_the_reason():
     shown = ScalingView("train", [made(1, batch=64), made(2, batch=32, rate=8000.0)])
-    assert "The batch of a process differs: 64 with 1 process, 32 with 2 processes." in str(shown)
+    assert "The batch size per process differs: 64 with 1 process, 32 with 2 processes." in str(shown)
 
 
 def test_up_to_a_tenth_above_the_ideal_rate_is_a_result():
@@ -112,7 +112,7 @@ def test_up_to_a_tenth_above_the_ideal_rate_is_a_result():
 
 def test_the_rank_that_the_others_wait_for_is_named():
     shown = ScalingView("train", [made(1), made(4, waiting=0.019)])
-    shown.facts = StudyFacts(id="20261125-120000-s2cab", state=State.COMPLETED, target="local", done=2, size=2, runs=4,
+    shown.info = StudyInfo(id="20261125-120000-s2cab", state=State.COMPLETED, target="local", done=2, size=2, runs=4,
                         seconds=40,
                         stragglers={("torch", 4): Straggler(3, "gpu2", "data", 0.019, 30.0)})  # fmt: skip
     assert shown.sentences == [
@@ -137,7 +137,7 @@ def test_a_batch_that_all_share_is_strong_scaling():
 
 def test_a_study_is_shown_before_it_has_measured_anything():
     shown = ScalingView("digits", [])
-    shown.facts = StudyFacts(id="20261125-120000-s2cab", state=State.RUNNING, size=3, runs=1, seconds=5)
+    shown.info = StudyInfo(id="20261125-120000-s2cab", state=State.RUNNING, size=3, runs=1, seconds=5)
     assert "0 of 3 measured, 1 short run, 5 s" in str(shown)
     assert "No measurements yet." in shown._repr_html_()
     assert len(shown.table) == len(shown.figure.data) == 0

@@ -17,7 +17,7 @@ from tests.processes import is_alive
 
 
 def run(log: Path, progress: Callable[[str], None], program: str) -> None:
-    run_step("compiling", [sys.executable, "-c", program], log=log, progress=progress, started=time.monotonic())
+    run_step("compiling", [sys.executable, "-c", program], log=log, progress=progress, start_time=time.monotonic())
 
 
 def test_progress_says_step_percentage_and_time(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def install(progress, **options):
     command = [sys.executable, "-c", sys.argv[2]]
-    build.run_step("compiling", command, log=Path(sys.argv[1]), progress=progress, started=time.monotonic())
+    build.run_step("compiling", command, log=Path(sys.argv[1]), progress=progress, start_time=time.monotonic())
 
 horovod.install = install
 sys.exit(horovod.main(framework=None, force=False, mpi=True))

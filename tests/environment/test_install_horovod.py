@@ -82,7 +82,7 @@ def test_a_cached_wheel_that_does_not_work_is_forgotten_and_built_again(
     store_wheel(recipe.key, tmp_path / "old.whl")
     assert horovod._ensure_installed(recipe, texts.append, force=False) == ("was built and installed", WORKS)
     assert find_wheel(recipe.key) is None
-    assert texts == ["installing the wheel built earlier", "the wheel built earlier does not work here; rebuilding"]
+    assert texts == ["installing the cached wheel", "the cached wheel does not work here; rebuilding"]
 
 
 @pytest.mark.parametrize(

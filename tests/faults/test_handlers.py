@@ -43,7 +43,7 @@ def job(distdl_home):
 
 def addresses(id_):
     """Return every address of a job, and what has no job."""
-    for path in dict.fromkeys(call.path for call in api.list_calls()):
+    for path in dict.fromkeys(endpoint.path for endpoint in api.list_endpoints()):
         if "{" in path or "(" in path:
             continue
         yield path

@@ -68,7 +68,7 @@ def test_every_common_option_and_every_alias_is_a_flag():
         ("--proceses 2", "Did you mean --process-count-per-node\\? "),
         ("--bakend torch", "Did you mean --distributed-backend\\? "),
         ("--foo=3", "Unknown option '--foo'"),
-        ("2", "Unexpected argument '2' on the magic line: every value must follow an option, such as -p 2"),
+        ("2", "Unexpected argument '2' on the magic line. Every value must follow an option, such as -p 2"),
         ("-p two", "must be an integer or auto, not 'two'"),
         ("-p", "expected one argument"),
         ("--name 'open", "No closing quotation"),

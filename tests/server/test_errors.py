@@ -5,7 +5,7 @@ import json
 import pytest
 
 from distdl_jupyter.core import errors
-from distdl_jupyter.server.handler import STATUSES, get_status_code, to_api_error
+from distdl_jupyter.server.handler import STATUS_CODES, get_status_code, to_api_error
 from tests.server.running import API, serve
 
 
@@ -21,9 +21,9 @@ def every_error():
 @pytest.mark.parametrize("kind", every_error())
 def test_every_error_of_the_package_has_a_status(kind):
     status = get_status_code(kind("It went wrong.", hint="Mend it."))
-    assert status == STATUSES.get(kind, 500)
+    assert status == STATUS_CODES.get(kind, 500)
     if kind not in (errors.DistDLError, errors.JobFailed):  # nobody raises the last over HTTP: it is a result
-        assert kind in STATUSES
+        assert kind in STATUS_CODES
 
 
 def test_what_the_table_says_is_what_users_were_promised():
@@ -32,7 +32,7 @@ def test_what_the_table_says_is_what_users_were_promised():
         "ClusterRefused": 409, "ResultUnavailable": 410, "PluginUnavailable": 424, "NotSignedIn": 424,
         "AzureRefused": 502, "DataUnavailable": 502, "LaunchFailed": 502, "MessageNotSent": 502, "DiskRefused": 507,
     }  # fmt: skip
-    assert {kind.__name__: status for kind, status in STATUSES.items()} == {**promised, "DistDLError": 500}
+    assert {kind.__name__: status for kind, status in STATUS_CODES.items()} == {**promised, "DistDLError": 500}
 
 
 def test_an_error_is_told_with_its_field_and_its_launchers_words():
@@ -99,7 +99,7 @@ def test_what_breaks_inside_is_logged_and_not_told(server, monkeypatch, caplog):
     def broken():
         raise ZeroDivisionError("hunter2")
 
-    monkeypatch.setattr(server.extension.context.listing, "read_all", broken)
+    monkeypatch.setattr(server.extension.context.job_index, "read_all", broken)
     answer = server.ask("GET", "/jobs")
     assert answer.status_code == 500
     assert "hunter2" not in answer.text

@@ -9,7 +9,7 @@ import pytest
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.jobs import output
 from distdl_jupyter.views.sweep import SWEEP_MIME
-from distdl_jupyter.views.wire import answer
+from distdl_jupyter.views.wire import handle_request
 from distdl_jupyter.widgets.job import JobPanel
 from distdl_jupyter.widgets.launch import LaunchPanel, launcher
 from tests.client import swept
@@ -47,7 +47,7 @@ def test_neither_widget_nor_answer_holds_a_secret(monkeypatch: pytest.MonkeyPatc
     assert [one["secret"] for one in found["environment"]] == [True, True]
     assert "hf_" not in repr(found)
     assert "hf_" not in repr(form.get_state())
-    assert form.options == form.state().options == found["options"]
+    assert form.options == form.compute_state().options == found["options"]
 
 
 def test_the_page_is_answered_what_follows_from_what_it_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +101,9 @@ def test_submit_starts_a_sweep_and_shows_the_cell_that_does_the_same(monkeypatch
 
 def test_a_request_is_always_answered() -> None:
     calls = {"divide": lambda by: 1 / by}
-    assert answer(calls, {"call": "dance"})["error"]["hint"] == "Reload the page."
-    assert answer(calls, {"call": "divide", "arguments": {"by": 0}})["error"]["message"].startswith("ZeroDivisionError")
-    assert "TypeError" in answer(calls, {"call": "divide"})["error"]["message"]
+    assert handle_request(calls, {"call": "dance"})["error"]["hint"] == "Reload the page."
+    assert handle_request(calls, {"call": "divide", "arguments": {"by": 0}})["error"]["message"].startswith("ZeroDivisionError")
+    assert "TypeError" in handle_request(calls, {"call": "divide"})["error"]["message"]
 
 
 def test_other_front_ends_show_the_call_that_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ import type { AzureSignIn, Kind } from './types';
 
 /** The sign-in methods in the order in which they are offered: title, and when to use it. */
 export const METHODS = (): [Kind, string, string][] => [
-  ['device_code', __('Device code'), __('Jupyter runs on another machine, for example a hub. Enter a short code in any browser.')],
-  ['browser', __('Browser'), __('Jupyter runs on this computer: a page opens in its browser.')],
-  ['default', __('Default credentials'), __('Variables of an app, a managed identity, az login and others (DefaultAzureCredential).')],
+  ['device_code', __('Device code'), __('Use this if Jupyter runs on another machine, for example on a hub. Enter a short code in any browser.')],
+  ['browser', __('Browser'), __('Use this if Jupyter runs on this computer. The sign-in page opens in your browser.')],
+  ['default', __('Default credentials'), __("Use DefaultAzureCredential: an app's environment variables, a managed identity, az login and others.")],
 ];
 
 export function titleOf(kind: string): string {

@@ -118,7 +118,6 @@ function without({ seconds, rank, cause }: Straggler, whole: number): HTMLElemen
     data: __('%1 per step if rank %2 had its data in time', left, who),
     compute: __('%1 per step if rank %2 computed as fast as the others', left, who),
     rest: __('%1 per step if rank %2 did no more than the others between steps', left, who),
-    link: __('%1 per step if rank %2 sent as fast as the others', left, who),
   };
   const at = Math.max(0, 1 - seconds / whole);
   const line = h('div', { class: at < 0.5 ? 'dd-stepwithout dd-stepearly' : 'dd-stepwithout' }, h('span', { class: 'dd-nw' }, texts[cause] ?? left));

@@ -1,14 +1,14 @@
-"""A call of the HTTP API: one typed function, from which the server and the OpenAPI document are derived.
+"""HTTP API endpoints: each is one typed function. The routes and the OpenAPI document are generated from it.
 
-The decorators ``get``, ``post``, ``patch`` and ``delete`` put a function into the table. Its parameters declare the
-arguments of the call:
+The decorators ``get``, ``post``, ``patch`` and ``delete`` register a function as an endpoint. Its parameters declare
+the request:
 
-- a part of the path: ``{id}`` is the parameter ``id_``, ``{name}`` is ``name``
-- keyword-only parameters: the query of a ``get``, else the fields of the JSON body
-- ``body``: a JSON body whose shape is a ``PageRequest``
-- ``context``: the services of the server for the call
+- a path parameter: ``{id}`` is ``id_``, ``{name}`` is ``name``
+- keyword-only parameters: the query parameters of a ``get``, else the fields of the JSON body
+- ``body``: the JSON body, a subclass of ``PageRequest``
+- ``context``: the services of the server
 - ``reader``: the up-to-date reader of the job in the path, shared by all pages
-- ``disconnected``: a future that is done when the page no longer waits for the response
+- ``disconnected``: a future that is done when the client disconnects
 
 Its return value is the response; its docstring is the description.
 """
@@ -35,79 +35,80 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """The services of the server that a call may use."""
+    """The services of the server that an endpoint may use. Timeouts are in seconds."""
 
-    #: Runs a function, which may block, with its arguments in a thread.
+    #: Runs a blocking function with its arguments in a thread.
     run: Callable[..., Awaitable[Any]]
     #: The root folder of the server's notebooks.
     root: Path
-    listing: JobIndex
-    clusters: StatusCache
+    job_index: JobIndex
+    cluster_status: StatusCache
     #: Jupyter's manager of kernel specs.
     kernel_specs: Any
     max_code_bytes: int
-    submit_seconds: float
-    form_seconds: float
+    submit_timeout: float
+    form_timeout: float
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A response that is a file. ``name`` is the name to save it under, "" to show it in the page."""
+    """A file response. ``name`` is the file name for saving; "" displays the file in the browser."""
 
     chunks: Generator[bytes, None, None]
     media_type: str = "application/octet-stream"
     name: str = ""
-    #: Size in bytes, None if it is unknown until the end.
+    #: The size in bytes, or None if it is unknown before the end.
     size: int | None = None
     #: The ``Cache-Control`` header.
     cache_control: str = "no-store"
 
 
 @dataclass(frozen=True, slots=True)
-class ApiCall:
-    """One verb of one address. The fields from ``action`` on are arguments of the decorators."""
+class Endpoint:
+    """One HTTP method of one path. The fields from ``action`` on are arguments of the decorators."""
 
-    verb: str
-    #: The address below ``BASE``, with ``{id}`` for one part and ``{path}`` for the rest.
+    #: The HTTP method in lower case.
+    method: str
+    #: The path below ``BASE_PATH``; ``{id}`` matches one segment, ``{path}`` the rest.
     path: str
     function: Callable[..., Any]
-    #: The type of the query of a ``get``, else of the JSON body; None for none.
+    #: The type of the query parameters of a ``get``, else of the JSON body, or None if there is neither.
     request: type[PageRequest] | None
-    #: The type of the JSON response; None for none.
+    #: The type of the JSON response, or None if there is none.
     response: Any
     #: Whether the response may be a ``Download``.
     can_download: bool
-    #: The permission that the user needs; by default "read" for ``get``, else "write". A call that starts a process,
-    #: connects to another machine or reads a path of the request needs "execute", as a kernel does.
+    #: The permission that the user needs; by default "read" for ``get``, else "write". An endpoint that starts a
+    #: process, connects to another machine or reads a path of the request needs "execute", as a kernel does.
     action: Literal["read", "write", "execute"]
     #: The HTTP status of a response that is not an error.
     status: int = 200
-    #: Whether the call may take seconds; it then runs in a separate pool.
+    #: Whether the function may take seconds; it then runs in a separate pool.
     slow: bool = False
 
 
-#: All calls, in the order in which their modules are imported.
-CALLS: list[ApiCall] = []
+#: All endpoints, in the order in which their modules are imported.
+ENDPOINTS: list[Endpoint] = []
 
 
-def _register(verb: str, path: str, **options: Any) -> Callable[[F], F]:
-    """Return a decorator that puts a function into the table; ``options`` are the last fields of its ``ApiCall``."""
-    options.setdefault("action", "read" if verb == "get" else "write")
+def _register(method: str, path: str, **options: Any) -> Callable[[F], F]:
+    """Return a decorator that registers a function; ``options`` are the remaining fields of its ``Endpoint``."""
+    options.setdefault("action", "read" if method == "get" else "write")
 
     def register(function: F) -> F:
         hints = typing.get_type_hints(function, include_extras=True)
         request = hints.get("body") or _create_request_type(function, hints)
         return_type = hints["return"]
         return_types = typing.get_args(return_type) if isinstance(return_type, types.UnionType) else (return_type,)
-        response = next((kind for kind in return_types if kind not in (Download, types.NoneType)), None)
-        CALLS.append(ApiCall(verb, path, function, request, response, Download in return_types, **options))
+        response = next((type_ for type_ in return_types if type_ not in (Download, types.NoneType)), None)
+        ENDPOINTS.append(Endpoint(method, path, function, request, response, Download in return_types, **options))
         return function
 
     return register
 
 
 def _create_request_type(function: Callable[..., Any], hints: dict[str, Any]) -> type[PageRequest] | None:
-    """Return the keyword-only parameters of a function as a struct, None if it has none."""
+    """Return a struct type with the keyword-only parameters of a function, or None if it has none."""
     fields = [
         (name, hints[name]) if parameter.default is parameter.empty else (name, hints[name], parameter.default)
         for name, parameter in inspect.signature(function).parameters.items()

@@ -1,4 +1,4 @@
-"""A call of the HTTP API is one function: address, decoder, errors, permission and description follow from it."""
+"""An endpoint of the HTTP API is one function: path, decoder, errors, permission and description follow from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jupyter_server.auth import Authorizer
 from msgspec import Meta
 
 from distdl_jupyter import api
-from distdl_jupyter.api import call, openapi
+from distdl_jupyter.api import endpoint, openapi
 from distdl_jupyter.core.errors import JobNotRunning
 from tests.server.running import serve
 
@@ -25,9 +25,9 @@ class Tea:
 
 @pytest.fixture(autouse=True)
 def _declared(monkeypatch):
-    monkeypatch.setattr(call, "CALLS", api.list_calls().copy())
+    monkeypatch.setattr(endpoint, "ENDPOINTS", api.list_endpoints().copy())
 
-    @call.post("/jobs/{id}/tea", status=202, action="execute", slow=True)
+    @endpoint.post("/jobs/{id}/tea", status=202, action="execute", slow=True)
     def make_tea(id_: str, *, cups: Annotated[int, Meta(ge=1, le=9, description="number of cups")] = 2) -> Tea:
         """Make tea for a job."""
         if cups == 8:
