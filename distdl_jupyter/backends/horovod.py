@@ -344,7 +344,7 @@ def check_keras(code: CodeAnalysis, spec: JobSpec, environment: Mapping[str, str
 
 def _explain_keras(code: CodeAnalysis) -> str:
     """Return the remedy: the import to change, and its replacement."""
-    lines = [line.strip() for piece in code.texts for line in piece.text.splitlines() if _KERAS_IMPORT.match(line)]
+    lines = [line.strip() for source in code.texts for line in source.text.splitlines() if _KERAS_IMPORT.match(line)]
     name = re.search(r"\bas (\w+)", lines[0]) if lines else None
     return (
         f'Change "{lines[0] if lines else "import horovod.keras"}" to '

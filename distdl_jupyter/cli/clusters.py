@@ -101,9 +101,9 @@ def _change(args: argparse.Namespace) -> None:
 
 def _parse_options(command: str, kind: str, arguments: list[str]) -> dict[str, Any]:
     """Parse the options of a cluster type. Raises InvalidSpec."""
-    kinds = registry.list_names("clusters")
-    if kind not in kinds:
-        raise InvalidSpec(describe_unknown(kind, kinds, "cluster type"), code="cluster-kind-unknown", field="kind")
+    names = registry.list_names("clusters")
+    if kind not in names:
+        raise InvalidSpec(describe_unknown(kind, names, "cluster type"), code="cluster-kind-unknown", field="kind")
     fields = registry.get_options("clusters", kind)
     if arguments and not fields:
         raise InvalidSpec(

@@ -167,7 +167,7 @@ _BUILD_TOOLS = ("cmake>=3.18", "setuptools<81", "wheel", "packaging", "cloudpick
 #: Memory in bytes for each compiler process; compiling a file that includes torch's headers needs 1 to 2 GB.
 _BYTES_PER_COMPILER = 2 * 1024**3
 
-#: Increment this after a change of this module or its patches that makes earlier wheels unusable.
+#: Increment this after a change of this module or its patches that makes existing wheels unusable.
 _REVISION = 3
 
 

@@ -156,8 +156,8 @@ def get_variables(target: Target, request: FormRequest) -> dict[str, str]:
     initial = target.line.environment_variables
     if request.environment is None:
         return dict(initial)
-    typed = {variable.name: variable.value for variable in request.environment if variable.name}
-    return {name: initial.get(name, "") if value is None else value for name, value in typed.items()}
+    values = {variable.name: variable.value for variable in request.environment if variable.name}
+    return {name: initial.get(name, "") if value is None else value for name, value in values.items()}
 
 
 def _apply_advice(target: Target, values: FormValues, info: CodeInfo, code: str) -> tuple[FormValues, CodeInfo]:
@@ -319,7 +319,7 @@ def list_past_jobs() -> list[PastJob]:
     """Return the newest jobs of this user, newest first."""
     store = JobStore()
     jobs: list[PastJob] = []
-    for row in (listed.row for listed in job_list.get_index().read_all(job_list.LIST_READ_SECONDS)[:_MAX_PAST_JOBS]):
+    for row in (entry.row for entry in job_list.get_index().read_all(job_list.LIST_READ_SECONDS)[:_MAX_PAST_JOBS]):
         with contextlib.suppress(JobNotFound):
             spec = store.get_folder(row.id).read_spec()
             captured = (item for item in spec.captured if item.kind not in ("function", "class"))

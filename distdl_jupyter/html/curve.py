@@ -53,7 +53,7 @@ def _find_axis_range(values: Iterable[float]) -> tuple[float, float]:
 
 
 def shorten_name(name: str) -> str:
-    """Return a metric's name, shortened to fit beside the legend."""
+    """Return a metric's name, shortened to fit to the left of the legend."""
     text = printable(name)
     return text if len(text) <= 24 else f"{text[:23]}…"
 

@@ -105,12 +105,12 @@ class LiveJob:
 
     @property
     def has_first_events(self) -> bool:
-        """Whether the state and the curves were read up to their end once."""
+        """Whether the state and the curves have been read completely at least once."""
         return self._reader is not None and self._reader.has_first_events
 
     @property
     def has_first_log(self) -> bool:
-        """Whether the log was read up to its end once, so that it can be sent to pages."""
+        """Whether the log has been read up to its end at least once, so that it can be sent to pages."""
         return self._reader is not None and self._reader.is_complete
 
     @property

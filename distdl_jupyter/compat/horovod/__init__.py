@@ -1,7 +1,7 @@
-"""Horovod's calls: use ``from distdl_jupyter.compat import horovod`` instead of ``import horovod``.
+"""Horovod's API: use ``from distdl_jupyter.compat import horovod`` instead of ``import horovod``.
 
-``run`` of Horovod 0.28.1 and Databricks' ``HorovodRunner``, with live logs and the first failure; ``keras`` averages
-gradients under Keras 3, ``spark.run`` runs in the notebook's Spark session.
+It has ``run`` of Horovod 0.28.1 and Databricks' ``HorovodRunner``, with live logs and the first failure. ``keras``
+averages gradients with Keras 3, and ``spark.run`` runs in the notebook's Spark session.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from distdl_jupyter import compat
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.options import check_count
 
-#: Names of this machine in a list of hosts; these need no ssh.
+#: Names of this machine in a list of hosts, which do not need ssh.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1", socket.gethostname())
-#: Ignored arguments: a job finds networks itself, and its log is complete.
+#: Arguments that are ignored, because a job detects networks itself and its log is complete.
 _IGNORED_ARGUMENTS = {
     "start_timeout", "disable_cache", "verbose", "cooldown_range", "reset_limit", "max_num_proc", "max_np",
     "use_gloo", "network_interface", "network_interfaces", "stdout", "stderr", "nics", "prefix_output_with_timestamp",
@@ -49,7 +49,7 @@ def run(
 
 
 def refuse(arguments: Mapping[str, Any], call: str) -> None:
-    """Raise InvalidSpec for an unsupported argument that would change what a call runs."""
+    """Raise InvalidSpec for an unsupported argument that would change the run of ``call``."""
     for name in arguments.keys() - _IGNORED_ARGUMENTS:
         if arguments[name] is not None:
             raise InvalidSpec(
@@ -61,7 +61,7 @@ def refuse(arguments: Mapping[str, Any], call: str) -> None:
 
 
 def _build_host_options(count: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a job on the hosts that Horovod would use: the first ones with enough slots."""
+    """Return the options of a job on the hosts that Horovod would use: the first hosts with enough slots."""
     from distdl_jupyter.clusters.ssh.hosts import SshOptions, parse_hosts
 
     hosts = parse_hosts(SshOptions(**options))
@@ -74,7 +74,7 @@ def _build_host_options(count: int, options: Mapping[str, Any]) -> dict[str, Any
 
 
 class HorovodRunner:
-    """Runs a function on ranks of Horovod: ``np=-4`` on four processes here, ``np=4`` on four tasks of Spark."""
+    """Runs a function on Horovod ranks: ``np=-4`` in four local processes, ``np=4`` in four Spark tasks."""
 
     def __init__(self, *, np: int, driver_log_verbosity: str = "log_callback_only") -> None:
         """``driver_log_verbosity`` has no effect, because the job has the log of all ranks. Raises InvalidSpec."""
@@ -82,6 +82,6 @@ class HorovodRunner:
         self.num_processor = np
 
     def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
-        """Run ``main(**kwargs)`` and return the value of rank 0. Raises JobFailed, and the errors of ``submit``."""
+        """Run ``main(**kwargs)`` and return the value of rank 0. Raises JobFailed and the errors of ``submit``."""
         options = compat.build_rank_options(abs(self.num_processor), is_local=self.num_processor < 0)
         return compat.run(main, (), kwargs, **options, distributed_backend="horovod-gloo").result()

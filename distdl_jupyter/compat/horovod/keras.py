@@ -1,4 +1,4 @@
-"""``horovod.check_keras`` for Keras 3: change the import to ``import distdl_jupyter.compat.horovod.keras as hvd``.
+"""``horovod.keras`` for Keras 3: change the import to ``import distdl_jupyter.compat.horovod.keras as hvd``.
 
 Horovod 0.28 averages gradients in an optimizer method that Keras 3 no longer calls, so each rank would silently train a
 separate model. This module averages them in ``Optimizer.apply``, for the torch and TensorFlow backends (the latter

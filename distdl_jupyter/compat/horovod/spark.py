@@ -22,7 +22,7 @@ def run(
     env: Mapping[str, str] | None = None,
     **more: Any,
 ) -> list[Any]:
-    """Run ``fn(*args, **kwargs)`` on ``num_proc`` tasks of Spark and return the values of all of them.
+    """Run ``fn(*args, **kwargs)`` in ``num_proc`` Spark tasks and return the values of all ranks.
 
     Raises InvalidSpec for unsupported arguments that would change the run, JobFailed, and the errors of ``submit``.
     """
