@@ -31,6 +31,7 @@ _CUDA_CONTEXT_BYTES = 50_000_000
 _DETECTION_NAMES = ("is_available", "device_count", "is_initialized", "accelerator")
 #: Functions of torch.cuda that work without a GPU.
 _CPU_FUNCTIONS = ("manual_seed", "manual_seed_all", "empty_cache", "reset_peak_memory_stats")
+#: The name of a CUDA device.
 _DEVICE = re.compile(r"cuda(:\d+)?")
 
 

@@ -70,6 +70,7 @@ class DeepSpeedOptions(TorchOptions):
         return config | {key: value for key, value in sizes.items() if value is not None}
 
 
+#: Config keys of the 16-bit number formats.
 _HALF_FORMATS = ("bf16", "fp16")
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 #: Seconds between two polls of a pending sign-in.
 _POLL_SECONDS = 1.0
+#: Arguments of ``sign-in`` that are settings.
 _SIGN_IN_FLAGS = ("tenant_id", "client_id", "cloud", "token_cache")
 
 

@@ -28,7 +28,7 @@ _MAX_LISTED = 20
 _SWITCH: dict[str, Any] = {"action": "store_true"}
 #: Arguments of ``add_argument`` for ``--recorded``, whose value is 0 without a number.
 _RECORDED: dict[str, Any] = {"nargs": "?", "type": int, "const": 0, "metavar": "N"}
-_PRUNE = (
+_PRUNE_DETAILS = (
     "With both --older and --keep, a job is deleted only if it is older and not among the newest N. Jobs that have not "
     "ended, here or on another host, and jobs of other users are kept. The exit code is 1 if a job could not be "
     "deleted."
@@ -114,7 +114,7 @@ def add_commands(commands: Any) -> None:
     command = add_command(commands, "rm", _remove, "delete ended jobs with their logs and results")
     command.add_argument("id", nargs="+", help="ids of the jobs, or the last parts of ids")
 
-    command = add_command(commands, "prune", _prune, "delete old ended jobs", details=_PRUNE, has_json=True)
+    command = add_command(commands, "prune", _prune, "delete old ended jobs", details=_PRUNE_DETAILS, has_json=True)
     command.add_argument(
         "--older", metavar="AGE", help="only jobs that ended longer ago than this: 30d, 12h, 4w or 90min"
     )

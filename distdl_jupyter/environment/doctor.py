@@ -34,6 +34,7 @@ _MIN_DISK_BYTES = 200 * 10**6
 #: The folder of the bundled front end of the panels.
 _FRONT_END_FOLDER = Path(__file__).parents[1] / "widgets" / "static"
 
+#: The ANSI color code of each status.
 _COLOR_CODES: dict[Status, str] = {"ok": "32", "warn": "33", "fail": "31", "absent": "2"}
 
 

@@ -24,6 +24,7 @@ from distdl_jupyter.environment.toolchain import Cuda, Mpi, Prerequisite, can_co
 #: Timeout in seconds for the first import of torch, which reads gigabytes and compiles thousands of files.
 _IMPORT_SECONDS = 600.0
 
+#: Requirements of Horovod, whose wheel is installed with --no-deps.
 _RUNTIME_REQUIREMENTS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
 
 

@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+#: The start of the line with the results as JSON.
 _RESULTS_PREFIX = "distdl-inspection:"
 
+#: The program that imports packages. Its arguments are the prefix and the names of the packages.
 _SCRIPT = """
 import json, os, pathlib, sys
 

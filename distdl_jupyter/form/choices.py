@@ -41,6 +41,7 @@ from distdl_jupyter.form.values import list_other_options
 from distdl_jupyter.views.card import format_hourly_cost
 from distdl_jupyter.views.wire import from_fields
 
+#: Display names of operating systems, by ``sys.platform``.
 _SYSTEMS = {"darwin": "macOS", "linux": "Linux"}
 
 

@@ -23,6 +23,7 @@ from distdl_jupyter.form import arguments, values
 MAGICS = ("%%distributed", "%%distdl")
 #: The magic that runs the cell as a sweep.
 SWEEP_MAGIC = "%%sweep"
+#: A cell magic and the rest of its line.
 _MAGIC = re.compile(r"(%%\S*)[ \t]*(.*)")
 
 

@@ -17,6 +17,7 @@ from distdl_jupyter.core.spec import Captured
 from distdl_jupyter.preflight import Advice
 from distdl_jupyter.views.wire import PageRequest
 
+#: Maximum number of nodes, of processes per node, and of trials.
 MAX_COUNT = 10_000
 Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Seconds = Annotated[float, Meta(ge=0)]
