@@ -72,7 +72,7 @@ class Page:
         """Ask for the form as it follows from what is chosen."""
         given = {"environment": [{"name": one["name"], "value": one["value"]} for one in self.environment]} \
             if self.values else {}  # fmt: skip
-        found = to_json(self.form.state(from_data(FormRequest, {"values": self.values, **given, **more})))
+        found = to_json(self.form.compute_state(from_data(FormRequest, {"values": self.values, **given, **more})))
         self.__dict__.update(shown=found, values=found["values"], answers=self.answers + 1)
         self.__dict__["shown"] = {**found, **found["values"]}
 
