@@ -144,7 +144,7 @@ class RanksMagics:
         self._session.ranks, self._session.newest_job_id = ranks, ranks.id
         backend, seconds = ranks.job.spec.distributed_backend, seconds_taken(time.monotonic() - start_time)
         say(
-            f"{plural(ranks.size, 'rank')} {_get_verb(ranks)} ready after {seconds}: {backend}, job {short_id(ranks.id)}. "
+            f"{plural(ranks.size, 'rank')} {_verb(ranks)} ready after {seconds}: {backend}, job {short_id(ranks.id)}. "
             "Start a cell with %%ranks to run it on them."
         )
         if ranks.setup_call and ranks.size > 1:
@@ -273,7 +273,7 @@ def _print_wait(detail: str) -> None:
     say(f"Not ready yet: {detail}.")
 
 
-def _get_verb(ranks: Ranks) -> str:
+def _verb(ranks: Ranks) -> str:
     return "is" if ranks.size == 1 else "are"
 
 
@@ -302,7 +302,7 @@ def _summarize(ranks: Ranks, *, is_known: bool) -> str:
     spec, now, state = ranks.job.spec, time.time(), ranks.state()
     location = "" if spec.cluster == "local" else f" on {spec.compute_target}"
     sentences = [
-        f"{plural(ranks.size, 'rank')} {_get_verb(ranks)} running{'' if is_known else ', started earlier'}, for "
+        f"{plural(ranks.size, 'rank')} {_verb(ranks)} running{'' if is_known else ', started earlier'}, for "
         f"{duration(max(0.0, now - spec.created))}: {spec.distributed_backend}{location}, job {short_id(ranks.id)}."
     ]
     last = find_last_cell(ranks.job.folder.log)

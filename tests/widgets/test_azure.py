@@ -11,7 +11,8 @@ from tests.standin.login import CLIENT
 
 
 def test_the_page_asks_and_is_answered(signed_in):
-    told = handle_request(HANDLERS, {"id": "1", "call": "azure.sign_in", "arguments": {"credential": "default"}})["value"]
+    request = {"id": "1", "call": "azure.sign_in", "arguments": {"credential": "default"}}
+    told = handle_request(HANDLERS, request)["value"]
     assert (told["state"], told["account"]["name"]) == ("signed_in", f"app {CLIENT}")
     assert not [secret for secret in signed_in.login.given if secret in repr(told)]
     assert handle_request(HANDLERS, {"call": "azure.sign_out"})["value"]["state"] == "signed_out"
