@@ -136,7 +136,7 @@ def test_the_stop_button_reaches_the_code_on_the_ranks(shared):
     ran = shared.run(
         "%%ranks\nimport time\nkept = 7\nprint('up', flush=True)\nwhile True: time.sleep(0.1)", during=during
     )
-    assert ran.error.startswith("Interrupted: The cell was interrupted. The ranks are idle again.")
+    assert ran.error.startswith("CellInterrupt: The cell was interrupted. The ranks are idle again.")
     assert ran.traceback.startswith("KeyboardInterrupt")
     assert plain(ran).splitlines() == ["[0-2] up", "Interrupted on ranks 0-2."]
     assert shared.ok("%%ranks\nkept").value["text/plain"] == "[0-2] 7"
