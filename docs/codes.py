@@ -24,7 +24,7 @@ ARGUMENTS: dict[str, tuple[int, int, int | None]] = {
     "Advice": (0, 3, None),
     "RunNotice": (2, 1, None),
     "_Rule": (0, 1, 2),
-    "_invalid": (0, 1, 2),
+    "_make_error": (0, 1, 2),
     "note": (2, 1, None),
     "NodeCheck": (5, 3, 4),
     "problem": (0, 2, 3),

@@ -87,7 +87,7 @@ def read_function_text(function: types.FunctionType, location: CodeLocation) -> 
 
 def read_module_texts(modules: Iterable[LocalModule]) -> list[CodeText]:
     """Return the text of every Python file that is sent with the job."""
-    return [CodeText(text, path, beside=True) for module in modules for path, text in module.iter_texts()]
+    return [CodeText(text, path, is_module=True) for module in modules for path, text in module.iter_texts()]
 
 
 # short descriptions of values --------------------------------------------------------------------

@@ -271,7 +271,7 @@ def _stop(args: argparse.Namespace) -> None:
     if args.no_wait:
         print(f"{'Killing' if args.now else 'Canceling'} job {job.name} ({short_id(job.id)}).")
         return
-    if (supervisor := job.folder.read_supervisor()).is_elsewhere:
+    if (supervisor := job.folder.read_supervisor()).is_on_other_host:
         print(supervisor.describe(), file=sys.stderr)
     print(f"{job.name} {short_id(job.id)} {job.wait().state.value}")
 

@@ -1,4 +1,4 @@
-"""Resolve option names: the names that similar tools use are accepted as aliases of the primary names.
+"""Resolves option names: the names that similar tools use are accepted as aliases of the primary names.
 
 Sources of the aliases: Azure ML's PyTorch estimator and v2 distributions, Batch AI, torchrun, horovodrun, accelerate,
 SageMaker, TorchDistributor and HorovodRunner. An alias has the same meaning as in its tool.
@@ -88,28 +88,23 @@ def _primary_name(name: str) -> str:
     return "process_count_per_node" if name in TOTAL_NAMES else ALIASES.get(name, name)
 
 
-#: Maximum number of names in an error message: of all allowed names, and of similar names.
+#: Maximum number of allowed names, and of similar names, in an error message.
 _MAX_LISTED, _MAX_SUGGESTED = 10, 5
-#: Names of elastic Horovod's options.
-_ELASTIC_OPTIONS = ("elastic", "min_np", "min_num_proc", "min_process_count", "host_discovery", "host_discovery_script",
-            "elastic_timeout", "elastic_timeout_seconds")  # fmt: skip
-#: Minimum similarity of a suggestion (1 is identical), and how far below the best suggestion it may be.
-_MIN_SIMILARITY, _MAX_SIMILARITY_GAP = 0.65, 0.2
+#: Minimum similarity of a suggestion (1 is identical).
+_MIN_SIMILARITY = 0.65
+#: Maximum difference between the similarities of a suggestion and of the best one.
+_MAX_SIMILARITY_GAP = 0.2
 
 
 def describe_unknown(
-    name: str, allowed: Iterable[str], kind: str = "option", where: str = "", *, aliases: Mapping[str, str] = ALIASES
+    name: str, allowed: Iterable[str], kind: str = "option", owner: str = "", *, aliases: Mapping[str, str] = ALIASES
 ) -> str:
     """Return the error message for an unknown name with the nearest allowed names.
 
-    ``where`` is inserted after the name, such as "of the cluster lab" or "for monitoring". If no name is similar, the
+    ``owner`` is inserted after the name, such as "of the cluster lab" or "for monitoring". If no name is similar, the
     message lists all allowed names, unless the list is so long that it would hide the error.
     """
-    text = _normalize(name)
-    if kind == "option" and text in _ELASTIC_OPTIONS:
-        reason = f"Elastic Horovod is not supported, so {name} is not an option. Use max_restarts and min_node_count: "
-        return f"{reason}all processes restart from checkpoint_dir() on the remaining nodes."
-    names = sorted(allowed)
+    names, text = sorted(allowed), _normalize(name)
     scores = dict.fromkeys(names, 0.0)
     for spelling, option in [*zip(names, names, strict=True), *aliases.items()]:
         if option in scores:  # an alias is replaced by its primary name
@@ -125,7 +120,7 @@ def describe_unknown(
     if nearest:
         *others, last = nearest[:_MAX_SUGGESTED]
         suggestion = f" Did you mean {' or '.join(filter(None, (', '.join(others), last)))}?"
-    return f"Unknown {kind} {name!r}{where and ' '}{where}.{suggestion}"
+    return f"Unknown {kind} {name!r}{owner and ' '}{owner}.{suggestion}"
 
 
 def _normalize(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureAccount:
-    """The signed-in user or app, with the sign-in method."""
+    """The signed-in user or app; ``kind`` is the sign-in method."""
 
     name: str
     kind: str
@@ -27,7 +27,7 @@ class AzureSubscription:
 
 @dataclass(frozen=True, slots=True)
 class AzurePrompt:
-    """Instructions for the sign-in: open ``address`` and enter ``user_code`` within ``seconds_left``."""
+    """Instructions for the sign-in: open ``address`` and enter ``user_code`` within ``seconds_left`` seconds."""
 
     user_code: str
     address: str

@@ -25,8 +25,10 @@ from distdl_jupyter.core.series import Row, SeriesBook
 from distdl_jupyter.core.store import JobFolder, is_id
 from distdl_jupyter.worker.hooks import frameworks
 
-#: Maximum number of entries read from a folder, and maximum bytes of a file that may name the newest checkpoint.
-_MAX_ENTRIES, _MAX_POINTER_BYTES = 20_000, 4096
+#: Maximum number of entries read from a folder.
+_MAX_ENTRIES = 20_000
+#: Maximum bytes of a file that may name the newest checkpoint.
+_MAX_POINTER_BYTES = 4096
 _STEP = re.compile(r"(?:global_?step|step|iter(?:ation)?|checkpoint|ckpt)[-_=]?(\d{1,15})(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,15}")
 #: A file that is still being written, such as ``path.with_suffix(".new")``, or a hidden file.
@@ -85,14 +87,9 @@ class Checkpoint:
         template = next(codes, "") or "checkpoint = {path!r}"
         return template.format(path=str(location), folder=str(location.parent), tag=location.name)
 
-    @property
-    def order(self) -> tuple[float, float]:
-        """A sort key that is larger for newer checkpoints: by step, then by time."""
-        return (-1.0 if self.step is None else self.step, self.modified)
-
 
 def read_inherited_curves(folder: JobFolder) -> SeriesBook:
-    """Return the curves of the earlier jobs whose checkpoints this job resumed, as far back as they exist.
+    """Return the curves of the jobs from whose checkpoints this job continues, as far back as they exist.
 
     Reports of the job itself replace the same and later steps.
     """
@@ -123,10 +120,8 @@ def find_all(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
         step = checkpoint.step if checkpoint.is_named else max((row.step for row in latest.values()), default=None)
         metrics = {name: row.mean for name, row in latest.items() if row.mean is not None}
         checkpoints.append(replace(checkpoint, step=step, metrics=metrics))
-    return sorted(checkpoints, key=lambda checkpoint: checkpoint.order, reverse=True)
-
-
-# search -----------------------------------------------------------------------------------------
+    checkpoints.sort(key=lambda entry: (-1.0 if entry.step is None else entry.step, entry.modified), reverse=True)
+    return checkpoints
 
 
 def search(root: Path, inside: str = "") -> Iterator[Checkpoint]:
@@ -182,9 +177,6 @@ def parse_step(path: str) -> float | None:
     return None
 
 
-# choose and copy --------------------------------------------------------------------------------
-
-
 def choose(checkpoints: Sequence[Checkpoint], step: float | None = None, path: str | None = None) -> Checkpoint:
     """Return the newest checkpoint, or the one with a step or path. Raises InvalidSpec, which lists the steps."""
     if not checkpoints:
@@ -207,43 +199,37 @@ def copy(source: Checkpoint, target: Path, copy_file: Callable[[str, str], str])
     the copy. Files that do not belong to any checkpoint are copied too. Raises OSError.
     """
     root, checkpoints = source.root, list(search(source.root))
-    target.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for part in source.parts:
-        _copy_part(root / part, target / part, copy_file)
+    origins = {part: part for part in source.parts}  # by path of the copy
+    origin = Path(source.path)
     for checkpoint in checkpoints:
         # An alias is a single file or folder with the same parent and suffix.
-        alias, origin = Path(checkpoint.path), Path(source.path)
+        alias = Path(checkpoint.path)
         is_single = len(checkpoint.parts) == len(source.parts) == 1 and alias != origin
         if checkpoint.is_alias and is_single and (alias.parent, alias.suffix) == (origin.parent, origin.suffix):
-            _copy_part(root / source.parts[0], target / checkpoint.parts[0], copy_file)
-    checkpoint_parts = {part for checkpoint in checkpoints for part in checkpoint.parts}
+            origins[checkpoint.parts[0]] = source.parts[0]
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, part in origins.items():
+        (target / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (root / part).is_dir():
+            shutil.copytree(root / part, target / name, symlinks=True, copy_function=copy_file)
+        else:
+            copy_file(str(root / part), str(target / name))
+    parts = {Path(part) for checkpoint in checkpoints for part in checkpoint.parts}
     names = {checkpoint.name for checkpoint in checkpoints}
-    for folder, folders, files in os.walk(root):
-        inside = Path(folder).relative_to(root)
-        folders[:] = [name for name in folders if (inside / name).as_posix() not in checkpoint_parts]
-        for name in [*files, *(subfolder for subfolder in folders if (Path(folder) / subfolder).is_symlink())]:
-            path, destination = Path(folder) / name, target / inside / name
-            if (inside / name).as_posix() in checkpoint_parts or _UNFINISHED.fullmatch(name) or destination.exists():
-                continue
-            destination.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if path.is_symlink():
-                if path.readlink().name in names:
-                    destination.symlink_to(source.name)
-            elif (
-                path.stat().st_size <= _MAX_POINTER_BYTES
-                and path.read_bytes().strip().decode("utf-8", "replace") in names
-            ):
-                destination.write_text(source.name, encoding="utf-8")
-            else:
-                copy_file(str(path), str(destination))
-
-
-def _copy_part(source: Path, target: Path, copy_file: Callable[[str, str], str]) -> None:
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, target, symlinks=True, copy_function=copy_file)
-    else:
-        copy_file(str(source), str(target))
+    for path in root.rglob("*"):  # does not follow links
+        inside = path.relative_to(root)
+        destination, is_folder = target / inside, path.is_dir() and not path.is_symlink()
+        is_part = not parts.isdisjoint((inside, *inside.parents))
+        if is_folder or is_part or _UNFINISHED.fullmatch(path.name) or destination.exists():
+            continue
+        destination.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.is_symlink():
+            if path.readlink().name in names:
+                destination.symlink_to(source.name)
+        elif path.stat().st_size <= _MAX_POINTER_BYTES and path.read_bytes().strip() in map(os.fsencode, names):
+            destination.write_text(source.name, encoding="utf-8")
+        else:
+            copy_file(str(path), str(destination))
 
 
 def is_unchanged(checkpoint: Checkpoint) -> bool:
@@ -252,40 +238,46 @@ def is_unchanged(checkpoint: Checkpoint) -> bool:
     return any((other.path, other.size, other.modified, other.files) == state for other in search(checkpoint.root))
 
 
-# retention --------------------------------------------------------------------------------------
-
-
 def find_superfluous(keep: KeepRule, checkpoints: Sequence[Checkpoint], now: float) -> list[Checkpoint]:
     """Return the checkpoints to delete: complete ones that are not among the newest and best steps of their group.
 
-    Names in a group differ only in numbers, so ``best.pt`` or a vocabulary next to ``step-400.pt`` is not deleted. All
-    files of one step are deleted together. Targets of links in the folder are not deleted.
+    ``checkpoints`` are sorted as by ``find_all``. Names in a group differ only in numbers, so ``best.pt`` or a
+    vocabulary next to ``step-400.pt`` is not deleted. All files of one step are deleted together. Targets of links in
+    the folder are not deleted.
     """
     groups: dict[str, list[Checkpoint]] = {}
-    for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.order, reverse=True):
+    for checkpoint in checkpoints:
         if not checkpoint.is_alias and checkpoint.path != ".":
             groups.setdefault(re.sub(r"\d+", "", checkpoint.path), []).append(checkpoint)
-    candidates, settled = [], now - _SETTLE_SECONDS
+    candidates: list[Checkpoint] = []
     for group in groups.values():
         rated = [checkpoint for checkpoint in group if keep.metric in checkpoint.metrics]
         rated.sort(key=lambda checkpoint: checkpoint.metrics[keep.metric], reverse=keep.highest)
-        newest, best = ([*dict.fromkeys(map(_step_or_path, ordered))] for ordered in (group, rated))
-        retained = {*newest[: keep.last], *best[: keep.best]}
-        candidates += [entry for entry in group if _step_or_path(entry) not in retained and entry.modified < settled]
-    targets: list[Path] = []
-    for folder, folders, files in os.walk(candidates[0].root if candidates else ""):
-        links = (path for name in (*folders, *files) if (path := Path(folder, name)).is_symlink())
-        targets += [Path(os.path.realpath(link)) for link in links]
-
-    def is_linked(checkpoint: Checkpoint) -> bool:
-        parts = [os.path.realpath(checkpoint.root / part) for part in checkpoint.parts]
-        return any(target.is_relative_to(part) for part in parts for target in targets)
-
-    return [checkpoint for checkpoint in candidates if not is_linked(checkpoint)]
-
-
-def _step_or_path(checkpoint: Checkpoint) -> float | str:
-    return checkpoint.path if checkpoint.step is None else checkpoint.step
+        retained: set[float | str] = set()
+        for ordered, limit in ((group, keep.last), (rated, keep.best)):
+            retained.update(
+                [*dict.fromkeys(entry.path if entry.step is None else entry.step for entry in ordered)][:limit]
+            )
+        candidates += [
+            entry
+            for entry in group
+            if retained.isdisjoint((entry.step, entry.path)) and entry.modified < now - _SETTLE_SECONDS
+        ]
+    if not candidates:
+        return []
+    entries = (
+        Path(folder, name) for folder, *names in os.walk(checkpoints[0].root) for name in itertools.chain(*names)
+    )
+    targets = [Path(os.path.realpath(entry)) for entry in entries if entry.is_symlink()]
+    return [
+        checkpoint
+        for checkpoint in candidates
+        if not any(
+            target.is_relative_to(os.path.realpath(checkpoint.root / part))
+            for part in checkpoint.parts
+            for target in targets
+        )
+    ]
 
 
 def remove(checkpoint: Checkpoint) -> None:

@@ -20,8 +20,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 Scheme = Literal["blob", "s3", "gs", "https", "path", "shared"]
 Mode = Literal["download", "mount"]
 
-_STORED_SCHEMES: tuple[Scheme, ...] = ("s3", "gs", "https")
-#: Prefix of the environment variable with a source's folder on the node; the source's name in capitals follows.
+#: Prefix of the environment variable that contains a source's folder on the node; the source's name follows.
 VARIABLE_PREFIX = "DISTDL_DATA_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 #: learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata
@@ -30,8 +29,9 @@ _CONTAINER = re.compile(r"\$(root|web)|(?!.*--)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 #: docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html, cloud.google.com/storage/docs/buckets
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?")
-_SECRET_OPTION = re.compile(r"sig|sv|se|sp|x-(amz|goog)-.*", re.IGNORECASE)
-_BLOB_PATTERN = "blob://account/container/prefix"
+#: Options of signed addresses in Azure, S3 and Google Cloud Storage.
+_SIGNATURE_OPTION = re.compile(r"sig|sv|se|sp|x-(amz|goog)-.*", re.IGNORECASE)
+_BLOB_FORM = "blob://account/container/prefix"
 _ADDRESS_HINT = (
     'Use an address such as "blob://account/container/cifar10", "s3://bucket/cifar10", "gs://bucket/cifar10", '
     '"https://host/train.csv", "shared:/mnt/data" or "./data".'
@@ -107,14 +107,14 @@ def list_pairs(data: Any) -> list[tuple[str, Any]]:
     if not isinstance(data, list | tuple):
         text = f"data must be a dict of names and addresses, not {data!r:.80}."
         raise _make_error("data-not-a-dict", text, 'Use a dict such as {"train": "blob://account/container/cifar10"}.')
-    entries: list[tuple[str, Any]] = []
+    pairs: list[tuple[str, Any]] = []
     for entry in data:
         name, separator, address = str(entry).partition("=")
         if isinstance(entry, DataSource):
-            entries.append((entry.name, entry))
+            pairs.append((entry.name, entry))
         else:
-            entries.append((name, address) if separator and _NAME.fullmatch(name) else ("data", str(entry)))
-    return entries
+            pairs.append((name, address) if separator and _NAME.fullmatch(name) else ("data", str(entry)))
+    return pairs
 
 
 def parse_source(name: str, value: Any) -> DataSource:
@@ -136,7 +136,7 @@ def parse_source(name: str, value: Any) -> DataSource:
         message = f"The data source {name} is a {type(value).__name__}, not an address."
         hint = 'Write a DataFrame to a folder with dataframe.write.parquet("/mnt/data"), and use "shared:/mnt/data".'
         raise _make_error("data-not-an-address", message, hint)
-    if any(_SECRET_OPTION.fullmatch(key) for key in query):
+    if any(_SIGNATURE_OPTION.fullmatch(key) for key in query):
         message = "The address of a data source must not contain a shared access signature, because it would be stored."
         hint = "Remove everything after the ? and sign in to Azure, or give the nodes their own credentials."
         raise _make_error("data-signature-in-address", message, hint)
@@ -154,6 +154,7 @@ def parse_source(name: str, value: Any) -> DataSource:
 
 
 def _parse(text: str) -> DataSource:
+    scheme, separator, rest = text.partition("://")
     if text.startswith("blob://"):
         return parse_blob(text, "data")
     if text.startswith("shared:"):
@@ -161,40 +162,40 @@ def _parse(text: str) -> DataSource:
         if not path.startswith("/"):
             raise _make_error("data-path-not-absolute", f"The path in {text!r} must start with a slash.", _ADDRESS_HINT)
         return DataSource(name="data", scheme="shared", path=path)
-    for scheme in _STORED_SCHEMES:
-        if text.startswith(f"{scheme}://"):
-            return _parse_stored(scheme, text)
-    if "://" in text or not text.strip():
-        raise _make_error("data-address-invalid", f"{text!r} is not a valid data address.", _make_hint(text))
-    return DataSource(name="data", scheme="path", path=text)
-
-
-def _parse_stored(scheme: Scheme, text: str) -> DataSource:
-    container, _, prefix = text.partition("://")[2].partition("/")
+    if scheme not in ("s3", "gs", "https"):
+        if separator or not text.strip():
+            raise _make_error("data-address-invalid", f"{text!r} is not a valid data address.", _make_hint(text))
+        return DataSource(name="data", scheme="path", path=text)
+    container, _, prefix = rest.partition("/")
     if "@" in container:
         message = f"A {scheme}:// address must not contain a user or a password, because they would be stored."
         raise _make_error("data-password-in-address", message, "Remove everything before the @.")
     if not (_HOST if scheme == "https" else _BUCKET).fullmatch(container):
-        kind = "host" if scheme == "https" else "bucket"
-        raise _make_error("data-container-name-invalid", f"{container!r} is not a valid {kind} name.", _ADDRESS_HINT)
+        noun = "host" if scheme == "https" else "bucket"
+        raise _make_error("data-container-name-invalid", f"{container!r} is not a valid {noun} name.", _ADDRESS_HINT)
     if scheme == "https":
-        if hint := _make_hint(text, ""):
-            raise _make_error("blob-web-address", f"{text!r} is the web address of Azure Blob data.", hint)
-        prefix = unquote(prefix)
-        if not prefix or prefix.endswith("/"):
-            message = f"{text!r} does not name a file, and web servers do not list files."
-            hint = "Name each file as https://host/path, or use s3://, gs:// or blob://."
-            raise _make_error("https-without-file", message, hint)
+        prefix = _check_file(text, unquote(prefix))
     return DataSource(name="data", scheme=scheme, container=container, prefix=prefix.strip("/"))
+
+
+def _check_file(text: str, path: str) -> str:
+    if hint := _make_hint(text, ""):
+        raise _make_error("blob-web-address", f"{text!r} is the web address of Azure Blob data.", hint)
+    if not path or path.endswith("/"):
+        message = f"{text!r} does not name a file, and web servers do not list files."
+        raise _make_error(
+            "https-without-file", message, "Use https://host/path for each file, or s3://, gs:// or blob://."
+        )
+    return path
 
 
 def _make_hint(text: str, default: str = _ADDRESS_HINT) -> str:
     """Return the ``blob://`` form of a blob's web address, which users often paste, or ``default``."""
     match = re.fullmatch(r"https://([a-z0-9]{3,24})\.blob\.[^/]+/([^/?]+)/?([^?]*)(\?.*)?", text)
-    if match:
-        account, container, prefix, _ = match.groups()
-        return f'Write "blob://{account}/{container}{"/" + unquote(prefix) if prefix else ""}".'
-    return default
+    if match is None:
+        return default
+    account, container, prefix, _ = match.groups()
+    return f'Write "blob://{account}/{container}{"/" + unquote(prefix) if prefix else ""}".'
 
 
 def parse_blob(text: str, field: str) -> DataSource:
@@ -202,14 +203,13 @@ def parse_blob(text: str, field: str) -> DataSource:
     account, _, rest = text.removeprefix("blob://").partition("/")
     container, _, prefix = rest.partition("/")
     if not text.startswith("blob://"):
-        hint = _make_hint(text, f"Use the form {_BLOB_PATTERN}.")
+        hint = _make_hint(text, f"Use the form {_BLOB_FORM}.")
         raise _make_error("blob-address-invalid", f"{text!r} is not a valid Azure Blob address.", hint, field)
     if not _ACCOUNT.fullmatch(account):
-        hint = f"Use 3 to 24 lowercase letters and digits: {_BLOB_PATTERN}."
-        raise _make_error(
-            "storage-account-name-invalid", f"{account!r} is not a valid storage account name.", hint, field
-        )
+        message = f"{account!r} is not a valid storage account name."
+        hint = f"Use 3 to 24 lowercase letters and digits: {_BLOB_FORM}."
+        raise _make_error("storage-account-name-invalid", message, hint, field)
     if not _CONTAINER.fullmatch(container):
-        hint = f"Use 3 to 63 lowercase letters, digits and single dashes: {_BLOB_PATTERN}."
+        hint = f"Use 3 to 63 lowercase letters, digits and single dashes: {_BLOB_FORM}."
         raise _make_error("blob-container-name-invalid", f"{container!r} is not a valid container name.", hint, field)
     return DataSource(name=field, scheme="blob", account=account, container=container, prefix=prefix.strip("/"))

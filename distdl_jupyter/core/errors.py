@@ -1,7 +1,4 @@
-"""Every error the package raises. A message is one sentence with its remedy.
-
-This module does not depend on HTTP or a front end.
-"""
+"""The errors of the package. A message is one sentence, its hint another one with the remedy."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ class DistDLError(Exception):
         return [*lines, f"{type(self).__name__}: {self}"]
 
     def to_json(self) -> dict[str, str]:
-        """Return ``type``, ``code``, ``message``, ``hint``, ``field`` and ``output`` ("" if missing)."""
+        """Return ``type``, ``code``, ``message``, ``hint``, ``field`` and ``output``; a missing attribute is ""."""
         details = {name: getattr(self, name, "") for name in ("field", "output")}
         return {"type": type(self).__name__, "code": self.code, "message": self.message, "hint": self.hint, **details}
 
@@ -82,7 +79,7 @@ class JobStillRunning(DistDLError):
 
 
 class ResultUnavailable(DistDLError):
-    """A value of a completed job is not available: it could not be pickled, or was deleted."""
+    """A value of a completed job is not available, because it could not be pickled or was deleted."""
 
 
 class ClusterNotFound(DistDLError):
@@ -118,7 +115,7 @@ class MessageNotSent(DistDLError):
 
 
 class DiskRefused(DistDLError):
-    """A required file cannot be written: the disk is full or read-only, or the folder belongs to another user."""
+    """A required file cannot be read or written, for example because the disk is full or read-only."""
 
 
 class LaunchFailed(DistDLError):
@@ -135,9 +132,9 @@ class LaunchFailed(DistDLError):
 class JobFailed(DistDLError):
     """The job failed; ``str()`` shows the traceback of the rank that failed first.
 
-    ``rank`` is the rank that failed first (None if the job failed as a whole), ``exit_code`` and ``signal`` (a name
-    such as ``"KILL"``) say how its process ended, ``error`` is the exception as data (``type``, ``message``,
-    ``frames``, ``values``), ``others`` has one line for each rank that ended because of it.
+    ``rank`` is the rank that failed first, or None if the job failed as a whole. Its process ended with ``exit_code``
+    or ``signal`` (a name such as ``"KILL"``). ``error`` is the exception as data (``type``, ``message``, ``frames``,
+    ``values``). ``others`` has one line for each rank that ended as a consequence.
     """
 
     def __init__(
@@ -183,7 +180,7 @@ def explain(interrupt: KeyboardInterrupt, text: str) -> None:
 def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
     """Explain a KeyboardInterrupt in the block; the innermost explanation is shown.
 
-    ``describe`` returns what is still running and which command stops it.
+    ``describe`` returns a text that says what is still running and which command stops it.
     """
     try:
         yield
@@ -194,7 +191,7 @@ def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
 
 
 def get_docs_address() -> str:
-    """Return the address of the documentation, which has an entry for each message, or "" if none is set.
+    """Return the address of the documentation from ``DISTDL_DOCS``, or "" if it is not set.
 
     Raises InvalidSpec if it is not an http or https address.
     """

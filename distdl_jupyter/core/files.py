@@ -1,4 +1,4 @@
-"""Write files that only their owner can read, explain disk errors, and manage a job's disk reserve.
+"""Writes files that only their owner can read, explains disk errors, and manages a job's disk reserve.
 
 The reserve is a small file that is freed when the disk is full. The freed space is enough to report the problem, to
 cancel the job and to record its end. If no space can be reserved, the job runs without a reserve.
@@ -20,7 +20,7 @@ from distdl_jupyter.core.limits import LIMITS
 #: Bytes of a job's disk reserve.
 RESERVE_BYTES = 64 * 1024
 _MOVE_REMEDY = "set DISTDL_HOME to a folder on another disk."
-#: The code and the remedy of each disk error, by errno.
+#: Code and remedy of each disk error, by errno.
 DISK_ERRORS = {
     **{number: LIMITS[number] for number in (errno.EMFILE, errno.ENFILE)},
     errno.ENOSPC: ("disk-full", f"Free space on that disk, or {_MOVE_REMEDY}"),
@@ -28,7 +28,7 @@ DISK_ERRORS = {
     errno.EFBIG: ("file-size-limit", "The file has reached the limit of your user. Raise it with 'ulimit -f'."),
     errno.EIO: ("disk-damaged", f"The disk is damaged or not available: {_MOVE_REMEDY}"),
 }
-#: The code and the remedy of any other disk error.
+#: Code and remedy of any other disk error.
 OTHER_ERROR = ("disk-not-writable", "Set DISTDL_HOME to a folder that you can write to.")
 
 
@@ -42,11 +42,11 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def replace_file(path: Path, content: str | bytes, *, sync: bool = False) -> None:
-    """Replace the file with text or bytes, without a sync to the disk by default. Raises OSError.
+    """Replace the file with text or bytes; ``sync`` also syncs it to the disk. Raises OSError.
 
     The folder is not created, because a cache must not recreate the folder of a deleted job.
     """
-    # A random name and O_EXCL, so that no other user can create this file or a link with its name first.
+    # The random name and O_EXCL prevent other users from creating this file or a link with its name first.
     temporary = path.with_name(f".{path.name}-{os.urandom(6).hex()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -59,9 +59,6 @@ def replace_file(path: Path, content: str | bytes, *, sync: bool = False) -> Non
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-# disk errors
 
 
 def make_disk_error(error: OSError, path: Path, verb: str = "written") -> DiskRefused:
@@ -79,20 +76,12 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
         raise make_disk_error(error, path) from error
 
 
-# the disk reserve of a job
-
-
 def hold_reserve(path: Path) -> bool:
-    """Create the reserve with allocated blocks; return False if the disk does not have enough space."""
+    """Create the reserve; return False if the disk does not have enough space."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
-            else:  # macOS
-                os.write(descriptor, bytes(RESERVE_BYTES))
-        finally:
-            os.close(descriptor)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(os.urandom(RESERVE_BYTES))  # random bytes, because file systems may compress zeros
         return True
     return False
 

@@ -1,6 +1,6 @@
 """Format times, sizes, counts, numbers, states and lines of output in the same way for all front ends.
 
-Callers must escape text of a user for HTML. ``printable`` and ``styled`` make a line of a program's output safe to
+Callers must escape a user's text for HTML. ``printable`` and ``styled`` make a line of a program's output safe to
 display: no escape sequences or control characters, limited length. As in a terminal, characters after a backspace or
 carriage return overwrite earlier ones. Other control characters become visible symbols.
 """
@@ -18,7 +18,7 @@ from distdl_jupyter.core.state import PHASES, State
 
 #: The display state of a job that makes no progress.
 STALLED = "stalled"
-#: The shape shown next to the word of each display state, so that states can be distinguished without colour, and its
+#: The shape next to the label of each display state, so that states can be distinguished without colour, and its
 #: character for terminals.
 _SHAPES = {
     "queued": ("dashed-ring", "◌"),
@@ -34,9 +34,9 @@ _SHAPES = {
 }
 STATE_SHAPES = {state: shape for state, (shape, _) in _SHAPES.items()}
 STATE_SIGNS = {state: sign for state, (_, sign) in _SHAPES.items()}
-#: The word of each display state.
+#: The label of each display state.
 STATE_WORDS = {state: state.capitalize() for state in _SHAPES}
-#: The word of each phase of the startup.
+#: The label of each phase of the startup.
 PHASE_WORDS: dict[str, str] = {**{phase: phase.capitalize() for phase in PHASES}, "clean": "Clean up"}
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -176,8 +176,6 @@ def finding(entry: Mapping[str, Any]) -> str:
     return f"{entry.get('text', '')} {entry.get('remedy', '')}".strip()
 
 
-# lines of output --------------------------------------------------------------------------------
-
 #: Maximum number of characters shown of a line; the log keeps all of them.
 MAX_SHOWN = 10_000
 
@@ -195,14 +193,13 @@ _UNSAFE = re.compile(
     "[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u061c\\u180e\\ufeff\\ufff9-\\uffff\\ud800-\\udfff]"
 )
 
-_STYLE = r"(?:[0-79]|2[1-9]|3[0-79]|4[0-79]|9[0-7]|10[0-7]|[34]8;5;\d{1,3}|[34]8;2;\d{1,3};\d{1,3};\d{1,3}|0[0-79])"
-#: ECMA-48 SGR codes that style text without hiding it.
+#: ECMA-48 SGR sequences of the codes that style text without hiding it; 256-colour and 24-bit codes are not included.
+_STYLE = r"(?:[0-79]|2[1-9]|3[0-79]|4[0-79]|9[0-7]|10[0-7]|0[0-79])"
 STYLES = re.compile(rf"(\x1b\[(?:{_STYLE}(?:;{_STYLE})*)?m)")
 #: The styles (bold, faint, italic, underlined, reversed, struck) that each code turns off.
 _TURNED_OFF = {22: (1, 2), 23: (3,), 24: (4,), 27: (7,), 29: (9,)}
 
-#: Begin and end (UTF-16 code units, as JavaScript counts) of a part of a line, and its styles: SGR codes separated
-#: by spaces. A colour that is not one of the basic sixteen is ``38#rrggbb``, as background ``48#rrggbb``.
+#: Begin and end (UTF-16 code units, as JavaScript counts) of a part of a line, and its SGR codes separated by spaces.
 Styles = tuple[tuple[int, int, str], ...]
 
 
@@ -222,14 +219,13 @@ def printable(line: str, limit: int = MAX_SHOWN) -> str:
                 cells[column : column + 1] = [character]
                 column += 1
         text = "".join(cells)
-    text = _UNSAFE.sub(_make_visible, text)
+    text = _UNSAFE.sub(lambda match: _get_symbol(ord(match[0])), text)
     if len(text) > limit or len(line) > 4 * limit:
         return f"{text[:limit]} … ({count(len(line))} characters)"
     return text
 
 
-def _make_visible(match: re.Match[str]) -> str:
-    code = ord(match[0])
+def _get_symbol(code: int) -> str:
     if code < 0x20 or code == 0x7F:
         return chr(0x2400 + code) if code < 0x20 else "␡"
     return "\N{REPLACEMENT CHARACTER}" if 0xD800 <= code <= 0xDFFF or code >= 0xFFF9 else f"<U+{code:04X}>"
@@ -240,9 +236,8 @@ def styled(line: str, limit: int = MAX_SHOWN) -> tuple[str, Styles]:
     if "\x1b[" not in line or "\r" in line or "\b" in line or len(line) > limit:
         return printable(line, limit), ()
     text, begin, spans = "", 0, []
-    #: The fonts, the colour of the text (key 30) and of its background (key 40).
     fonts: set[int] = set()
-    colours: dict[int, str] = {}
+    colours: dict[int, str] = {}  # of the text (key 30) and of its background (key 40)
     for index, part in enumerate(STYLES.split(line)):
         if index % 2:
             _apply_codes([int(code or 0) for code in part[2:-1].split(";")], fonts, colours)
@@ -256,14 +251,11 @@ def styled(line: str, limit: int = MAX_SHOWN) -> tuple[str, Styles]:
 
 
 def _apply_codes(codes: list[int], fonts: set[int], colours: dict[int, str]) -> None:
-    """Apply one sequence to the current style."""
-    while codes:
-        code = codes.pop(0)
+    """Apply the codes of one sequence to the current style."""
+    for code in codes:
         if code == 0:
             fonts.clear()
             colours.clear()
-        elif code in (38, 48):
-            colours[code - 8] = _read_colour(code, codes)
         elif code in (39, 49):
             colours.pop(code - 9, None)
         elif code >= 30:
@@ -272,18 +264,3 @@ def _apply_codes(codes: list[int], fonts: set[int], colours: dict[int, str]) -> 
             fonts.update({code} - {5, 6})
         else:
             fonts.difference_update(_TURNED_OFF.get(code, ()))
-
-
-def _read_colour(code: int, codes: list[int]) -> str:
-    """Consume and return a 256-colour or 24-bit colour; the first sixteen colours are those of the theme."""
-    if codes.pop(0) == 2:
-        levels = [min(255, codes.pop(0)) for _ in range(3)]
-    elif (index := min(255, codes.pop(0))) < 16:
-        return str(index % 8 + (30 if index < 8 else 90) + code - 38)
-    elif index >= 232:
-        levels = [8 + 10 * (index - 232)] * 3
-    else:
-        levels = [
-            step * 40 + 55 if step else 0 for step in ((index - 16) // 36, (index - 16) // 6 % 6, (index - 16) % 6)
-        ]
-    return f"{code}#" + "".join(f"{level:02x}" for level in levels)

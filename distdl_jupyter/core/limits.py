@@ -1,4 +1,4 @@
-"""Explain limits of the operating system on processes, open files and memory.
+"""Explains limits of the operating system on processes, open files and memory.
 
 Errors are explained when they occur, and predicted before a start where possible (``find_shortages``).
 """
@@ -14,18 +14,22 @@ from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import count, plural, size
 from distdl_jupyter.worker.hooks.frameworks import LARGE_LIBRARY
 
-#: Maximum number of ranks per core without ``oversubscribe``, and the number that a machine of any size accepts.
-_RANKS_PER_CORE, _ALWAYS_ALLOWED_RANKS = 8, 64
-#: Minimum needs of a rank: open files in the process that reads its output, processes including threads, and bytes
-#: of memory.
-_FILES_PER_RANK, _TASKS_PER_RANK, _BYTES_PER_RANK = 2, 2, 10_000_000
-
+#: Maximum number of ranks per core without ``oversubscribe``.
+_RANKS_PER_CORE = 8
+#: Number of ranks that a machine of any size accepts.
+_ALWAYS_ALLOWED_RANKS = 64
+#: Minimum open files of a rank, in the process that reads its output.
+_FILES_PER_RANK = 2
+#: Minimum processes of a rank, including threads.
+_TASKS_PER_RANK = 2
+#: Minimum bytes of memory of a rank.
+_BYTES_PER_RANK = 10_000_000
 _PROCESSES_REMEDY = (
     "Your user has reached its process limit. Wait for processes to exit, or raise the limit with 'ulimit -u'."
 )
 _MEMORY_REMEDY = "The machine is out of memory. Stop other programs, or run fewer processes."
 _CONTAINER_REMEDY = "Raise pids.max of the control group, or the container's process limit (docker --pids-limit)."
-#: The code and the remedy of each limit, by errno.
+#: Code and remedy of each limit, by errno.
 LIMITS = {
     errno.EAGAIN: ("process-limit", _PROCESSES_REMEDY),
     errno.EMFILE: ("open-files-limit", "The process has reached its limit of open files. Raise it with 'ulimit -n'."),
@@ -35,7 +39,7 @@ LIMITS = {
 
 
 def find_remedy(error: BaseException) -> str:
-    """Return the remedy for an error, "" if no limit caused it."""
+    """Return the remedy for an error, or "" if no limit caused it."""
     if isinstance(error, MemoryError):
         return _MEMORY_REMEDY
     if isinstance(error, RuntimeError):  # a thread that cannot start has no errno
@@ -46,7 +50,7 @@ def find_remedy(error: BaseException) -> str:
 
 
 def make_launch_error(message: str, error: OSError) -> LaunchFailed:
-    """Return the error for a start that the operating system rejected: the message, the reason, and the remedy."""
+    """Return the error for processes that the operating system did not start: message, reason and remedy."""
     filename = f" ({error.filename})" if error.filename else ""
     code, hint = LIMITS.get(error.errno or 0, ("start-refused", ""))
     return LaunchFailed(f"{message}: {error.strerror or error}{filename}.", code=code, hint=hint)
@@ -77,7 +81,7 @@ def check_rank_count(ranks: int, cores: int, *, oversubscribe: bool = False, slo
 
 
 def find_shortages(ranks: int, available: Mapping[str, int | None]) -> Iterator[Shortage]:
-    """Yield the resources that are too scarce for this number of ranks; see ``node.headroom`` for those available."""
+    """Yield the resources that are too scarce for this number of ranks; ``node.headroom`` returns those available."""
     processes = plural(ranks, "process")
     for name, resource, need, remedy in (
         ("files", "open files", _FILES_PER_RANK * ranks, "Raise the limit with 'ulimit -n'."),
@@ -88,14 +92,14 @@ def find_shortages(ranks: int, available: Mapping[str, int | None]) -> Iterator[
         if remaining is not None and remaining < need:
             message = f"{processes} need about {count(need)} {resource}, but only {count(remaining)} are available"
             yield Shortage("error", message, remedy)
-    memory, need, remedy = available.get("memory"), _BYTES_PER_RANK * ranks, _MEMORY_REMEDY
+    memory, need = available.get("memory"), _BYTES_PER_RANK * ranks
+    library, library_bytes = LARGE_LIBRARY
     if memory is not None and memory < need:
         message = f"{processes} need at least {size(need)} of memory, but only {size(memory)} is available"
-        yield Shortage("error", message, remedy)
-    elif memory is not None and memory < LARGE_LIBRARY[1] * ranks:
-        message = f"Only {size(memory // ranks)} of memory is available for each process"
-        library, need = LARGE_LIBRARY
-        yield Shortage("warning", f"{message}, and {library} alone needs about {size(need)}", remedy)
+        yield Shortage("error", message, _MEMORY_REMEDY)
+    elif memory is not None and memory < library_bytes * ranks:
+        message = f"Only {size(memory // ranks)} of memory is available for each process, and {library} alone needs "
+        yield Shortage("warning", f"{message}about {size(library_bytes)}", _MEMORY_REMEDY)
 
 
 def raise_file_limit(count: int) -> None:

@@ -1,7 +1,7 @@
 """Liveness locks: ``flock`` on a file, which the kernel releases when the holder dies.
 
 On some file systems these locks are local to a host (Lustre with ``localflock``, NFS with ``local_lock``, BeeGFS), so a
-lock held on another host looks free. The holder therefore writes its identity, its host and the host's boot id into the
+lock held on another host looks free. The holder therefore writes its process, its host and the host's boot id into the
 file, and updates the file's time regularly. A free lock proves that its holder is dead only on the holder's host.
 """
 
@@ -19,23 +19,24 @@ from distdl_jupyter.core.errors import DiskRefused
 from distdl_jupyter.core.humanize import ago, short_id
 from distdl_jupyter.node import processes
 
-#: Seconds between heartbeats of a holder, and seconds without one after which it may be gone: some file systems show
-#: writes of other hosts up to a minute late.
-HEARTBEAT_SECONDS, _SILENT_SECONDS = 30.0, 120.0
+#: Seconds between heartbeats of a holder.
+HEARTBEAT_SECONDS = 30.0
+#: Seconds without a heartbeat after which a holder may be dead: some file systems show writes of other hosts up to a
+#: minute late.
+_HEARTBEAT_TIMEOUT_SECONDS = 120.0
 #: Size in bytes of a holder's record, which is written in one call so that no reader sees half of it.
 _RECORD_BYTES = 256
-#: Errors of a file system without locks.
-_LOCKING_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class Holder(NamedTuple):
-    """The holder of a lock, as seen from this host."""
+    """The holder of a lock, as seen from this host.
 
-    #: Whether the lock is held, as seen from this host.
+    ``host`` is the host of the last process that signed the lock, or "" for this host; ``last_heartbeat`` is the time
+    of that process's last heartbeat (epoch seconds).
+    """
+
     is_held: bool
-    #: The host of the last process that signed the lock, "" for this host.
     host: str = ""
-    #: Its last heartbeat (epoch seconds).
     last_heartbeat: float = 0.0
 
     @property
@@ -44,19 +45,19 @@ class Holder(NamedTuple):
         return not self.is_held and not self.host
 
     @property
-    def is_elsewhere(self) -> bool:
+    def is_on_other_host(self) -> bool:
         """Whether only a check on its host can tell if the lock is held."""
         return not self.is_held and bool(self.host)
 
     @property
     def is_silent(self) -> bool:
-        """Whether its last heartbeat is so old that its host may be gone."""
-        return time.time() - self.last_heartbeat > _SILENT_SECONDS
+        """Whether its last heartbeat is so old that its host may be down."""
+        return time.time() - self.last_heartbeat > _HEARTBEAT_TIMEOUT_SECONDS
 
     def describe(self) -> str:
         """Return a sentence with the supervisor's host and the time of its last heartbeat."""
         age = time.time() - self.last_heartbeat
-        return f"Its supervisor runs on {self.host}, last heard {ago(age) if age >= 60 else 'just now'}."
+        return f"Its supervisor runs on {self.host}. Last heartbeat: {ago(age) if age >= 60 else 'just now'}."
 
     def remedy(self, id_: str) -> str:
         """Return what to do about a job whose supervisor runs on another host."""
@@ -82,7 +83,7 @@ def read_holder(path: Path, *other_files: Path) -> Holder:
 
 
 def get_last_write(*paths: Path) -> float:
-    """Return the latest modification time of the files (epoch seconds), 0 if none exists."""
+    """Return the latest modification time of the files (epoch seconds), or 0 if none exists."""
     return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
 
 
@@ -98,17 +99,16 @@ def verify_locking(path: Path) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        works = read_holder(path).is_held
+        if read_holder(path).is_held:
+            return
     except OSError as error:
-        if error.errno not in _LOCKING_ERRORS:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
             raise
-        works = False
     finally:
         os.close(fd)
-    if not works:
-        message = f"{path.parent.parent} is on a file system without file locks, so it is unknown whether a job runs."
-        hint = "Set DISTDL_HOME to a folder on a local disk, or mount that file system with flock."
-        raise DiskRefused(message, code="no-file-locks", hint=hint)
+    message = f"{path.parent.parent} is on a file system without file locks, so it is unknown whether a job runs."
+    hint = "Set DISTDL_HOME to a folder on a local disk, or mount that file system with flock."
+    raise DiskRefused(message, code="no-file-locks", hint=hint)
 
 
 class JobLock:

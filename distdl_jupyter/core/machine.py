@@ -1,4 +1,4 @@
-"""Facts about this machine: installed software, GPUs that this process may use, cache directory and socket paths."""
+"""Information about this machine: installed software, usable GPUs, cache directory and socket paths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_SOCKET_PATH = 103
 
 
 def find_version(*names: str) -> str:
-    """Return the version of the first of these distributions that is installed, "" if none is."""
+    """Return the version of the first of these distributions that is installed, or "" if none is."""
     from importlib import metadata  # imports the whole ``email`` package
 
     for name in names:
@@ -31,7 +31,7 @@ def find_version(*names: str) -> str:
 
 
 def get_requirement() -> str:
-    """Return the pip requirement of this package: the clone or wheel it was installed from, else its name."""
+    """Return the pip requirement of this package: the repository or wheel it was installed from, or its name."""
     import json
     from importlib import metadata
 
@@ -42,7 +42,7 @@ def get_requirement() -> str:
 
 
 def has_java() -> bool:
-    """Return whether Java is installed, searched as Spark's scripts do."""
+    """Return whether Java is installed where Spark's scripts search it."""
     import shutil  # imports all compression modules
 
     home = os.environ.get("JAVA_HOME")
@@ -51,7 +51,7 @@ def has_java() -> bool:
 
 @functools.cache
 def list_gpus() -> tuple[devices.Gpu, ...]:
-    """Return the GPUs that ranks may use, limited by CUDA_VISIBLE_DEVICES; none if the driver does not respond."""
+    """Return the GPUs that ranks may use, limited by CUDA_VISIBLE_DEVICES; () if the driver does not respond."""
     try:
         return tuple(devices.list_visible())
     except (OSError, subprocess.SubprocessError):
@@ -71,7 +71,7 @@ def get_cache_directory() -> Path:
 def get_compiler_cache() -> tuple[str, str]:
     """Return the environment variable for torch's compiler cache, and the cache folder that jobs share.
 
-    The cache keys include the versions of torch, CUDA and Triton and the GPU model, so one folder is enough.
+    One folder is enough, because the cache keys include the versions of torch, CUDA and Triton and the GPU model.
     """
     return frameworks.COMPILED_VARIABLE, str(get_cache_directory() / frameworks.COMPILED_FOLDER)
 

@@ -22,20 +22,21 @@ from distdl_jupyter.core.packages import check_packages
 #: Checks a value (neither None nor "") of a field and returns it. Raises InvalidSpec.
 Check = Callable[[Any, str], Any]
 MAX_PROCESSES = 100_000
-#: Maximum restarts (more would in practice be endless), GPUs and cores of a process, absolute priority of a queued job.
-MAX_RESTARTS, MAX_GPUS, MAX_CORES, MAX_PRIORITY = 1000, 1024, 65_536, 1_000_000
+#: Maximum number of restarts; more would in practice be endless.
+MAX_RESTARTS = 1000
+#: Maximum number of GPUs and of cores of a process.
+MAX_GPUS, MAX_CORES = 1024, 65_536
+#: Maximum absolute value of the priority of a queued job.
+MAX_PRIORITY = 1_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?")
 _KEEP_RULE = re.compile(
     r"last\s+(?P<last>\d{1,4})(?:\s*,\s*best\s+(?P<best>\d{1,4})\s+of\s+(?:(?P<direction>lowest|highest)\s+)?(?P<metric>\S.*))?"
 )
 #: Metrics that are maximized by default.
-_MORE_IS_BETTER = re.compile(
+_MAXIMIZED_METRIC = re.compile(
     r"acc|f1|auc|precision|recall|bleu|rouge|iou|dice|score|reward|r2|psnr|ssim", re.IGNORECASE
 )
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
-
-
-# checks of values --------------------------------------------------------------------------------
 
 
 def check_count(value: Any, field: str) -> int:
@@ -94,7 +95,7 @@ def parse_size(value: Any, field: str) -> int | None:
 
 
 def _parse_jobs(value: Any, _field: str) -> tuple[str, ...] | None:
-    """Return the ids of one job or several, each given as a Job or as its id."""
+    """Return the ids of one or several jobs, which are Job objects or ids."""
     jobs = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple | set) else [value]
     return tuple(dict.fromkeys(str(getattr(job, "id", job)).strip() for job in jobs)) or None
 
@@ -127,9 +128,8 @@ def _check_variables(value: Any, field: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class KeepRule:
-    """How many checkpoints of each group a job keeps: the newest, and the best by a metric. ``text`` is the rule."""
+    """How many checkpoints of each group are not deleted: the newest, and the best by a metric."""
 
-    text: str
     last: int
     best: int = 0
     metric: str = ""
@@ -138,7 +138,7 @@ class KeepRule:
 
 def more_is_better(metric: str) -> bool:
     """Return whether the name of a metric suggests that higher values are better."""
-    return _MORE_IS_BETTER.search(metric) is not None
+    return _MAXIMIZED_METRIC.search(metric) is not None
 
 
 def parse_keep_rule(text: str, field: str = "keep_checkpoints") -> KeepRule:
@@ -149,10 +149,7 @@ def parse_keep_rule(text: str, field: str = "keep_checkpoints") -> KeepRule:
         raise InvalidSpec(message, code="keep-checkpoints-invalid", field=field)
     metric = (match["metric"] or "").strip()
     highest = match["direction"] == "highest" or (match["direction"] is None and more_is_better(metric))
-    return KeepRule(text, int(match["last"]), int(match["best"] or 0), metric, highest)
-
-
-# declarations ----------------------------------------------------------------------------------
+    return KeepRule(int(match["last"]), int(match["best"] or 0), metric, highest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,24 +157,30 @@ class OptionInfo:
     """The metadata of an option, in addition to its type and default value."""
 
     check: Check
-    #: The description, without a full stop at the end, and a description of the default ("" for none).
+    #: The description, without a full stop at the end.
     help: str
+    #: A description of the default, or "".
     default_text: str = ""
-    #: The flags and the metavar of the value; a switch also has a ``--no-...`` flag.
+    #: The flags, in addition to the option's name.
     flags: tuple[str, ...] = ()
+    #: The placeholder for the value in the help of the flag.
     metavar: str = ""
-    #: The type of the flag's value: int, float or str; ``allows_auto`` also allows the word auto.
+    #: The type of the flag's value: int, float or str.
     value_type: type = str
+    #: Whether the value may also be "auto".
     allows_auto: bool = False
     is_repeatable: bool = False
+    #: Whether the option has the flags ``--name`` and ``--no-name`` without a value.
     is_switch: bool = False
     #: Names of the option in other tools.
     aliases: tuple[str, ...] = ()
-    #: The display name, and the function that formats the value; a default value is not shown.
+    #: The display name.
     label: str = ""
+    #: Formats a value that is not the default for display.
     format_value: Callable[[Any], str] = str
-    #: Whether the form shows the option, and whether a resumed job inherits it.
+    #: Whether the form shows the option.
     is_in_form: bool = True
+    #: Whether a resumed job inherits the option.
     is_inherited: bool = True
 
 
@@ -267,7 +270,7 @@ class JobOptions:
         metavar="N", value_type=int, aliases=("reset_limit",), label="Restarts", format_value="up to {}".format,
     )  # fmt: skip
     keep_checkpoints: str = _option(
-        "", lambda value, field: parse_keep_rule(str(value), field).text,
+        "", lambda value, field: str(value) if parse_keep_rule(str(value), field) else "",
         "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (add lowest or highest "
         "before the metric to choose)", default_text="all", metavar="RULE", is_in_form=False, label="Keeps checkpoints",
     )  # fmt: skip

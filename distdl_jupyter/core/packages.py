@@ -1,4 +1,4 @@
-"""Checks the packages of a job, and reads requirements files, so that a spec does not depend on other files.
+"""Checks the packages of a job and reads requirements files, so that a spec does not depend on other files.
 
 A requirements file has pip's format, or is a lock file (``pylock.toml``, PEP 751) or a script with inline dependencies
 (PEP 723). Requirements that other machines cannot reach are rejected.
@@ -27,17 +27,11 @@ _MAX_CHARACTERS = 1_000_000
 #: The block of a script's metadata (packaging.python.org/en/latest/specifications/inline-script-metadata).
 _SCRIPT_METADATA = re.compile(r"(?m)^# /// script\s*$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s;\"']+", re.IGNORECASE)
-#: Flags in a requirements file that include another file.
-_INCLUDE_FLAGS = ("-r", "--requirement")
 _FORMATS_HINT = "Use requirements.txt, pylock.toml, or a script with inline dependencies (PEP 723)."
-_LOCAL_PATH_HINT = (
-    "Modules in the notebook's folder are sent automatically. For another project, build a wheel that all nodes can "
-    "download."
-)
 
 
 def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
-    """Return requirements such as ``numpy>=2``, None for none. Raises InvalidSpec for invalid ones and secrets."""
+    """Return requirements such as ``numpy>=2``, or None if there are none. Raises InvalidSpec, also for passwords."""
     if isinstance(value, str):  # as typed on a magic line
         value = value.replace(",", " ").split()
     is_list = isinstance(value, list | tuple) and all(isinstance(package, str) for package in value)
@@ -56,48 +50,53 @@ def is_lock_file(text: str) -> bool:
     return re.search(r"(?m)^lock-version\s*=", text) is not None
 
 
-def read_requirements(source: str, folder: Path, field: str = "requirements") -> str:
+def read_requirements(source: str, folder: Path) -> str:
     """Return the text of a requirements file, with a newline at its end; "" for none. Raises InvalidSpec.
 
     A path is relative to ``folder``; a ``source`` that ends with a newline is already the text.
     """
-    if not source:
-        return ""
     text = source
-    if not source.endswith("\n"):
+    if source and not source.endswith("\n"):
         path = folder / Path(source).expanduser()
-        text = _read_file(path, field)
+        text = _read_file(path)
         if path.suffix == ".py":
-            text = parse_script(text, path.name, field)
+            text = parse_script(text, path.name)
         elif path.suffix != ".toml":
-            text = "\n".join(_expand_includes(path, text, field, {path.resolve()})) + "\n"
+            text = "\n".join(_expand_includes(path, text, {path.resolve()})) + "\n"
     if len(text) > _MAX_CHARACTERS:
-        hint = "Remove what the job does not need."
-        raise InvalidSpec(f"{field} is longer than 1 MB.", code="requirements-too-long", field=field, hint=hint)
+        raise _make_error(
+            "requirements-too-long", "requirements is longer than 1 MB.", "Remove what the job does not need."
+        )
     if is_lock_file(text):
-        _reject_passwords(text, field)
+        _reject_passwords(text, "requirements")
         return text
     lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
     for line in lines:
-        word = line.split(maxsplit=1)[0]
-        if word in ("-e", "--editable") or word.startswith((".", "/", "~", "file:")):
-            text = f"{field} contains {line!r}, which does not exist on other machines."
-            raise InvalidSpec(text, code="requirements-local-path", field=field, hint=_LOCAL_PATH_HINT)
-        _reject_passwords(line, field)
-    return "\n".join(lines) + "\n" if lines else ""
+        if line.startswith((".", "/", "~", "file:")) or line.split(maxsplit=1)[0] in ("-e", "--editable"):
+            hint = (
+                "Modules in the notebook's folder are sent automatically. Otherwise, use a wheel that nodes can load."
+            )
+            message = f"requirements contains {line!r}, which does not exist on other machines."
+            raise _make_error("requirements-local-path", message, hint)
+        _reject_passwords(line, "requirements")
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _read_file(path: Path, field: str) -> str:
+def _make_error(code: str, message: str, hint: str) -> InvalidSpec:
+    return InvalidSpec(message, code=code, field="requirements", hint=hint)
+
+
+def _read_file(path: Path) -> str:
     if path.suffix in (".lock", ".yml", ".yaml"):
-        text = f"{field} cannot be {path.name}, because only another tool reads that file."
+        message = f"requirements cannot be {path.name}, because only another tool reads that file."
         hint = f"{_FORMATS_HINT} For conda, list the packages in conda_packages."
-        raise InvalidSpec(text, code="requirements-file-of-other-tool", field=field, hint=hint)
+        raise _make_error("requirements-file-of-other-tool", message, hint)
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not a text file"
-        text = f"{field}: {path} cannot be read ({reason})."
-        raise InvalidSpec(text, code="requirements-unreadable", field=field, hint=_FORMATS_HINT) from None
+        message = f"requirements cannot be read from {path}: {reason}."
+        raise _make_error("requirements-unreadable", message, _FORMATS_HINT) from None
 
 
 def declares_packages(script: str) -> bool:
@@ -105,35 +104,33 @@ def declares_packages(script: str) -> bool:
     return _SCRIPT_METADATA.search(script) is not None
 
 
-def parse_script(text: str, name: str, field: str = "requirements") -> str:
+def parse_script(text: str, name: str) -> str:
     """Return the dependencies that a script declares, one per line. Raises InvalidSpec."""
     import tomllib  # few jobs need it
 
     match = _SCRIPT_METADATA.search(text)
     hint = 'Begin it with the lines # /// script, # dependencies = ["numpy"], # ///.'
     if match is None:
-        problem = f"{field}: {name} has no inline dependencies (PEP 723)."
-        raise InvalidSpec(problem, code="script-without-dependencies", field=field, hint=hint)
+        message = f"requirements cannot be read: {name} has no inline dependencies (PEP 723)."
+        raise _make_error("script-without-dependencies", message, hint)
     try:
         metadata = tomllib.loads(re.sub("(?m)^# ?", "", match["content"]))
         return "".join(f"{dependency}\n" for dependency in metadata.get("dependencies", []))
     except (tomllib.TOMLDecodeError, TypeError) as error:
-        problem = f"{field}: the metadata of {name} cannot be read ({error})."
-        raise InvalidSpec(problem, code="script-metadata-invalid", field=field, hint=hint) from None
+        message = f"requirements cannot be read from the metadata of {name}: {error}."
+        raise _make_error("script-metadata-invalid", message, hint) from None
 
 
-def _expand_includes(path: Path, text: str, field: str, visited: set[Path]) -> list[str]:
+def _expand_includes(path: Path, text: str, visited: set[Path]) -> list[str]:
     """Return the lines of a file and of the files that it includes."""
     lines: list[str] = []
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         flag, _, rest = line.strip().replace("=", " ", 1).partition(" ")
-        if flag not in _INCLUDE_FLAGS:
+        if flag not in ("-r", "--requirement"):
             lines.append(re.sub(r"(^|\s)#.*$", "", line))
-            continue
-        other = (path.parent / rest.strip()).resolve()
-        if other not in visited:
-            visited.add(other)
-            lines += _expand_includes(other, _read_file(other, field), field, visited)
+        elif (included := (path.parent / rest.strip()).resolve()) not in visited:
+            visited.add(included)
+            lines += _expand_includes(included, _read_file(included), visited)
     return lines
 
 
@@ -161,6 +158,6 @@ def list_installers() -> list[str]:
 
 
 def find_program(name: str) -> str | None:
-    """Return the path of a program: on the PATH, beside this interpreter, or where uv installs itself."""
+    """Return the path of a program on the PATH, next to this interpreter, or where uv installs itself, or None."""
     folders = (str(Path(sys.executable).parent), str(Path("~/.local/bin").expanduser()))
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *folders]))

@@ -18,11 +18,11 @@ RankPorts = tuple[str, tuple[int | str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class RankSlot:
-    """Where one rank runs. ``host`` is the node's logical name; ``gpu`` its device (None without one).
+    """Where one rank runs. ``host`` is the node's logical name, ``gpu`` the rank's device or None.
 
-    ``interface`` and ``cores`` are set if nodes differ: the node's network interface (default "": the placement's), and
-    the rank's share of the node's cores (default 0: the placement's). ``ports`` are free ports on ``address`` for
-    this rank, if the backend requested any.
+    ``interface`` is the node's network interface, or "" if it is the placement's. ``cores`` is the rank's share of the
+    node's cores, or 0 if it is the placement's. ``ports`` are free ports on ``address`` for this rank, if the backend
+    requested any.
     """
 
     rank: int
@@ -40,9 +40,9 @@ class RankSlot:
 
 @dataclass(frozen=True)
 class Placement:
-    """The resources that a cluster assigns to a job: a slot per rank, ports on ``address``, the network interface.
+    """The resources that a cluster assigns to a job: a slot for each rank, ports on ``address``, the network interface.
 
-    ``address`` belongs to node 0, where services run and rank 0 listens. If a platform chooses the nodes later, the
+    ``address`` belongs to node 0, where services run and rank 0 listens. If a platform selects the nodes later, the
     addresses and ``network`` are placeholders that the cluster replaces on the node.
     """
 
@@ -51,11 +51,11 @@ class Placement:
     ports: tuple[int | str, ...]
     interface: str
     cores_per_rank: int | str = 1
-    #: The network that the nodes share, as "10.0.0.0/24", for programs that select an interface by it; "" if unknown.
+    #: The network that the nodes share, such as "10.0.0.0/24", by which programs select an interface; "" if unknown.
     network: str = ""
     #: True when several logical nodes share one machine.
     emulated: bool = False
-    #: The start of a command line, such as ssh, to which a host and a command for that host are appended; () for none.
+    #: The start of a command line, such as ssh, to which a host and a command are appended; () if there is none.
     remote_shell: tuple[str, ...] = ()
 
     @property
@@ -70,14 +70,12 @@ class Placement:
 
 
 def assign_ports(placement: Placement, ports: int, rank_ports: Callable[[RankSlot, int], RankPorts]) -> Placement:
-    """Return the placement with ``ports`` ports for every rank from ``rank_ports``; unchanged for 0."""
+    """Return the placement with ``ports`` ports from ``rank_ports`` for every rank."""
     if not ports:
         return placement
-    slots = []
-    for slot in placement.ranks:
-        address, numbers = rank_ports(slot, ports)
-        slots.append(dataclasses.replace(slot, address=address, ports=numbers))
-    return dataclasses.replace(placement, ranks=tuple(slots))
+    assigned = ((slot, *rank_ports(slot, ports)) for slot in placement.ranks)
+    slots = tuple(dataclasses.replace(slot, address=address, ports=numbers) for slot, address, numbers in assigned)
+    return dataclasses.replace(placement, ranks=slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +94,9 @@ class Service:
 class LaunchCommand:
     """A program on node 0 that starts all ranks: the worker's command is appended to ``argv``.
 
-    ``argv`` begins with the program's name, which is looked up beside the job's Python and then on node 0's PATH.
-    ``first_exit`` parses the launcher's output for the rank that ended first: (rank, exit code, signal number) or
-    None. ``environment`` holds settings of the launcher itself; ranks may inherit them.
+    ``argv`` begins with the program's name, which is searched in the folder of the job's Python and then on node 0's
+    PATH. ``first_exit`` parses the launcher's output and returns the rank that ended first with its exit code and
+    signal number, or None. ``environment`` contains settings of the launcher itself, which ranks may inherit.
     """
 
     argv: tuple[str, ...]

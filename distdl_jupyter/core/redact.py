@@ -7,6 +7,7 @@ A ``Redactor`` masks the values of secret variables: plain, quoted for URLs, as 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.worker import secret_patterns
 from distdl_jupyter.worker.secret_patterns import MASK, looks_secret
 
-#: Shorter values occur in many texts by chance.
+#: Minimum length of a secret; shorter values occur in many texts by chance.
 MIN_SECRET_LENGTH = 6
 #: Characters to hold back at the end of an unfinished line, where a secret could begin; more for longer secrets.
 MAX_HELD_LENGTH = 512
@@ -27,15 +28,17 @@ _MAX_KEY_LINES = 200
 _ZERO_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 #: Python strings can contain a single surrogate, which is not a valid character.
 _ERRORS = "surrogatepass"
-#: Minimum characters of a block to use the cache of clean lines; maximum lines in it; their maximum mean bytes.
-_MIN_CACHED_BLOCK, _MAX_CACHED_LINES, _MAX_MEAN_BYTES = 2_000, 20_000, 400
+#: Minimum characters of a block to use the cache of clean lines.
+_MIN_CACHED_BLOCK = 2_000
+#: Maximum number of cached lines, and their maximum mean size in bytes.
+_MAX_CACHED_LINES, _MAX_MEAN_BYTES = 20_000, 400
 #: ``user:value`` as in HTTP basic authentication.
 _USER_AND_VALUE = re.compile(r"[^\s:/@]{1,64}:([^\s:/@][^\s]{5,})")
-#: Values of variables such as USE_AUTH or DB_AUTH; in a log they are ordinary words.
+#: Values of variables such as USE_AUTH or DB_AUTH, which are ordinary words in a log.
 _SWITCHES = frozenset(("enabled", "disabled", "default", "required", "optional", "kerberos", "bearer", "digest",
                        "negotiate", "password", "oauth2", "public", "private", "unlimited"))  # fmt: skip
-#: Maximum number of names of metrics that are known to contain no secret.
-_MAX_CLEAN_NAMES = 10_000
+#: Maximum number of cached metric names.
+_MAX_CACHED_NAMES = 10_000
 
 
 def mask_text(string: str) -> str:
@@ -59,7 +62,7 @@ def refuse_secrets(options: Mapping[str, Any]) -> None:
 
 
 def _has_secret_name(name: str, value: str) -> bool:
-    """Return whether the name indicates a secret; a plural with a number (TOKENS=4096) indicates a count."""
+    """Return whether the name indicates a secret. A plural with a number, such as TOKENS=4096, is a count."""
     return looks_secret(name) and not (name.lower().endswith(("tokens", "keys")) and value.isdecimal())
 
 
@@ -67,15 +70,14 @@ class Redactor:
     """Masks the given values and all text that looks like a secret, including private keys over several calls.
 
     Lines of repetitive logs differ only in their numbers, and no pattern of secrets depends on a digit. Clean lines are
-    therefore cached with each digit replaced by "0", and not searched again (measured: a third of the time for repeated
-    lines).
+    therefore cached with each digit replaced by "0" and not searched again, which takes a third of the time.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._values = sorted({variant for value in values for variant in _list_variants(value)}, key=len, reverse=True)
         #: Streams in the middle of a private key, with the maximum number of lines that may follow.
         self._open_keys: dict[Any, int] = {}
-        self._clean_names: set[str] = set()
+        self._mask_name = functools.lru_cache(_MAX_CACHED_NAMES)(self.mask_text)
         self._clean_lines: set[bytes] = set()
         self._zeroed = [_zero_digits(value) for value in self._values if "\n" not in value]
         self._multiline_values = [value for value in self._values if "\n" in value]
@@ -123,17 +125,12 @@ class Redactor:
         return MASK if is_secret and len(value) >= MIN_SECRET_LENGTH and "•" not in value else self.mask_data(value)
 
     def mask_event(self, type_: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of an event without secrets; the text of log events is masked by ``lines``."""
+        """Return the fields of an event without secrets; ``mask_lines`` masks the text of log events."""
         if type_ == "handle":  # attaching to a job needs its exact values
             return fields
         if type_ != "metric":
             return {name: self.mask_data(value) for name, value in fields.items()}
-        if self._clean_names.issuperset(fields["values"]):
-            return fields
-        names = {name: self.mask_text(name) for name in fields["values"]}
-        if len(self._clean_names) < _MAX_CLEAN_NAMES:
-            self._clean_names.update(name for name, masked in names.items() if masked == name)
-        return {**fields, "values": {names[name]: value for name, value in fields["values"].items()}}
+        return {**fields, "values": {self._mask_name(name): value for name, value in fields["values"].items()}}
 
     def mask_lines(self, stream: Any, block: str) -> str:
         """Return lines of one stream without secrets, including a private key that spans several calls."""
@@ -148,7 +145,7 @@ class Redactor:
         return self.mask_text(block)
 
     def find_safe_end(self, line: str) -> int:
-        """Return the number of characters of an unfinished line to pass on: those before a possible secret."""
+        """Return how many characters of an unfinished line precede a possible secret and can be passed on."""
         sizes = [len(value) for value in self._values]
         stop = max(0, len(line) - max([MAX_HELD_LENGTH, *sizes]))
         secrets = [(start, start + size) for value, size in zip(self._values, sizes, strict=True)
@@ -173,7 +170,7 @@ def _zero_digits(text: str) -> bytes:
 
 
 def _list_variants(value: str) -> set[str]:
-    """Return the forms of a value in logs, and those of its long lines and of the value in ``user:value``."""
+    """Return the forms of a value in logs, also of its long lines and of the value in ``user:value``."""
     import base64
     import html
     import json
@@ -197,10 +194,10 @@ def _list_variants(value: str) -> set[str]:
         raw = value.encode("utf-8", _ERRORS)
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             variants.add(encode(raw).decode().rstrip("="))
-            # The letters that depend on the value only, if ``before`` bytes of a group of three precede it.
-            for before in range(3):
-                letters = encode(bytes(before) + raw).decode()
-                variants.add(letters[-(-before * 8 // 6) : (before + len(raw)) * 8 // 6])
+            # The letters that depend on the value only, if ``offset`` bytes of a group of three precede it.
+            for offset in range(3):
+                letters = encode(bytes(offset) + raw).decode()
+                variants.add(letters[-(-offset * 8 // 6) : (offset + len(raw)) * 8 // 6])
     return {variant for variant in variants if len(variant) >= MIN_SECRET_LENGTH}
 
 
@@ -226,13 +223,13 @@ def mask_spec(job: JobSpec, redactor: Redactor) -> JobSpec:
     )  # fmt: skip
 
 
-def find_masked_arguments(shown: Iterable[str], actual: Iterable[Any]) -> dict[str, str]:
-    """Return the command-line arguments that are masked in ``shown``; for ``--flag=value``, only the value."""
+def find_masked_arguments(masked: Iterable[str], arguments: Iterable[Any]) -> dict[str, str]:
+    """Return the command-line arguments that are masked in ``masked``; for ``--flag=value``, only the value."""
     values = {}
-    for number, (displayed, argument) in enumerate(zip(shown, map(str, actual), strict=False)):
-        if displayed != argument and MASK in displayed:
+    for index, (masked_argument, argument) in enumerate(zip(masked, map(str, arguments), strict=False)):
+        if masked_argument != argument and MASK in masked_argument:
             is_flag = argument.startswith("-") and "=" in argument
-            values[f"argument {number}"] = argument.partition("=")[2] if is_flag else argument
+            values[f"argument {index}"] = argument.partition("=")[2] if is_flag else argument
     return values
 
 

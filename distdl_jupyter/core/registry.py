@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 Kind = Literal["backends", "clusters"]
 KINDS: tuple[Kind, ...] = ("backends", "clusters")
+#: Descriptions of the types of options that are checked.
+_DESCRIPTIONS = {str: "a string", bool: "true or false", int: "an integer", float: "a number", types.NoneType: ""}
 #: The default backends for several processes and for one.
 DEFAULT_BACKEND, SINGLE_PROCESS_BACKEND = "torch", "plain"
 
 
 @functools.cache
 def _scan_entry_points() -> dict[Kind, dict[str, EntryPoint]]:
-    """Return all plug-ins by kind and name. The scan of every installed package runs once for both kinds."""
+    """Return all plug-ins by kind and name. Cached, because this reads the metadata of every installed package."""
     from importlib import metadata  # imports the whole ``email`` package
 
     points = metadata.entry_points()
@@ -75,43 +77,39 @@ def check_options(kind: Kind, name: str, values: dict[str, Any]) -> Any:
     return make_options(get(kind, name).Options, values, f"the {kind[:-1]} {name}")
 
 
-def make_options(form: type, values: Mapping[str, Any], owner: str) -> Any:
-    """Return the options dataclass ``form`` with ``values``; ``owner`` is named in errors.
+def make_options(options_class: type, values: Mapping[str, Any], owner: str) -> Any:
+    """Return an instance of the dataclass with ``values``; errors name the ``owner`` of the options.
 
     Raises InvalidSpec for an unknown option, a missing one, or a value that the option does not accept.
     """
-    fields = {field.name: field for field in dataclasses.fields(form)}
-    for key, value in values.items():
-        if key not in fields:
-            raise InvalidSpec(
-                describe_unknown(key, fields, "option", f"of {owner}"), code="plugin-option-unknown", field=key
-            )
-        choices = fields[key].metadata.get("choices")
+    fields = {field.name: field for field in dataclasses.fields(options_class)}
+    for name, value in values.items():
+        if name not in fields:
+            message = describe_unknown(name, fields, "option", f"of {owner}")
+            raise InvalidSpec(message, code="plugin-option-unknown", field=name)
+        choices = fields[name].metadata.get("choices")
         if choices and value not in choices:
-            message = f"{key} must be one of {', '.join(map(str, choices))}, not {value!r}."
-            raise InvalidSpec(message, code="plugin-option-not-a-choice", field=key)
+            message = f"{name} must be one of {', '.join(map(str, choices))}, not {value!r}."
+            raise InvalidSpec(message, code="plugin-option-not-a-choice", field=name)
     for field in fields.values():
         if field.default is field.default_factory is dataclasses.MISSING and field.name not in values:
             raise InvalidSpec(f"{field.name} is missing.", code="option-missing", field=field.name)
-    instance = form(**values)
-    hints = typing.get_type_hints(form)
+    options = options_class(**values)
+    hints = typing.get_type_hints(options_class)
     for name, value in values.items():
-        kinds = typing.get_args(hints[name]) if isinstance(hints[name], types.UnionType) else (hints[name],)
-        if not all(kind in _DESCRIPTIONS for kind in kinds):
+        allowed = typing.get_args(hints[name]) if isinstance(hints[name], types.UnionType) else (hints[name],)
+        if not _DESCRIPTIONS.keys() >= set(allowed):
             continue
-        actual = getattr(instance, name)  # the form may have converted it
-        allowed = (*kinds, int) if float in kinds else kinds
-        if not (bool in kinds if isinstance(actual, bool) else isinstance(actual, allowed)):
-            expected = " or ".join(filter(None, map(_DESCRIPTIONS.get, kinds)))
+        actual = getattr(options, name)  # the class may have converted the value
+        accepted = (*allowed, int) if float in allowed else allowed
+        if not (bool in allowed if isinstance(actual, bool) else isinstance(actual, accepted)):
+            expected = " or ".join(filter(None, map(_DESCRIPTIONS.get, allowed)))
             raise InvalidSpec(f"{name} must be {expected}, not {value!r}.", code="plugin-option-type", field=name)
-    return instance
-
-
-_DESCRIPTIONS = {str: "a string", bool: "true or false", int: "an integer", float: "a number", types.NoneType: ""}
+    return options
 
 
 def load_backends() -> list[Any]:
-    """Return all backends that can be loaded, in display order (see ``problems`` for the others)."""
+    """Return all backends that can be loaded, in display order."""
     loaded = []
     for name in list_names("backends"):
         with contextlib.suppress(PluginUnavailable):
@@ -120,12 +118,12 @@ def load_backends() -> list[Any]:
 
 
 def map_labels() -> dict[str, str]:
-    """Return every label and its backend: {"horovod-mpi": "horovod", ...}."""
+    """Return the backend of every label: {"horovod-mpi": "horovod", ...}."""
     return {label: plugin.name for plugin in load_backends() for label in plugin.labels or (plugin.name,)}
 
 
 def resolve_label(name: str) -> str:
-    """Return the canonical label of a backend ("mpi" -> "horovod-mpi"), other names unchanged."""
+    """Return the canonical label of a backend ("horovod-mpi" for "mpi"), or other names unchanged."""
     if _find_backend_name(name):
         return name
     return next((plugin.aliases[name] for plugin in load_backends() if name in plugin.aliases), name)

@@ -23,18 +23,24 @@ from distdl_jupyter.core.series import SeriesBook
 
 #: Names of the curves in display order; those of a node are listed under its first rank.
 CURVES = ("cpu", "memory", "gpu", "gpu_memory", "torch_allocated", "power", "disk", "network")
-#: Seconds of samples that marks are computed from, and minimum seconds of memory growth for a trend.
-_WINDOW_SECONDS, _TREND_SECONDS = 60.0, 20.0
-#: A GPU below this percentage is idle; memory above this share of the limit is nearly full.
-IDLE_PERCENT, FULL_SHARE = 5.0, 0.95
-#: Growing memory is marked if it would reach its limit within this many seconds.
-_SOON_SECONDS = 300.0
-#: Minimum memory growth as a share of the limit, and minimum share of one rank in that growth.
-_MIN_GROWTH, _MIN_RANK_SHARE = 0.02, 0.5
-_KEEP_NUMBERS = "Keep numbers between steps instead of tensors: loss.item()"
-_FREE_GPU_MEMORY = (
-    "Its tensors do not grow: either another program uses the GPU, or torch's memory is fragmented "
-    "(set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
+#: Seconds of samples from which problems are detected.
+_WINDOW_SECONDS = 60.0
+#: Minimum seconds of memory growth for a trend.
+_TREND_SECONDS = 20.0
+#: A GPU below this percentage is idle.
+IDLE_PERCENT = 5.0
+#: Memory above this share of the limit is nearly full.
+FULL_SHARE = 0.95
+#: Growing memory is a problem if it would reach its limit within this many seconds.
+_FORECAST_SECONDS = 300.0
+#: Minimum memory growth as a share of the limit.
+_MIN_GROWTH = 0.02
+#: Minimum share of one rank in that growth.
+_MIN_RANK_SHARE = 0.5
+_TENSOR_REMEDY = "Store numbers instead of tensors between steps, for example loss.item()."
+_FRAGMENTATION_REMEDY = (
+    "The memory of its tensors does not grow, so either another program uses the GPU, or torch's memory is fragmented. "
+    "For the latter, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
 )
 
 
@@ -58,11 +64,11 @@ class NodeUsage:
 
 @dataclass(frozen=True, slots=True)
 class RankUsage:
-    """The usage of one rank: its processes and its GPUs (None without any).
+    """The usage of one rank: its processes and its GPUs. GPU fields are None if the rank has no GPU.
 
-    ``gpu_memory`` is the memory of these GPUs that all processes use (NVML). ``torch_allocated`` is the part of the
-    rank's tensors at the end of a training step, ``torch_reserved`` the part that torch reserves for these and later
-    tensors.
+    ``gpu_memory`` is the memory in use on these GPUs by all processes (NVML). ``torch_allocated`` is the part occupied
+    by the rank's tensors at the end of a training step, ``torch_reserved`` the part that torch reserves for these and
+    later tensors.
     """
 
     cpu: float | None = None
@@ -76,7 +82,7 @@ class RankUsage:
 
 
 class NodeGpu(msgspec.Struct, frozen=True):
-    """One GPU of a node: its bytes of memory and the ranks that use it."""
+    """One GPU of a node: its memory in bytes and the ranks that use it."""
 
     number: int
     name: str = ""
@@ -84,13 +90,13 @@ class NodeGpu(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...] = ()
 
 
-class NodeFacts(msgspec.Struct, frozen=True):
-    """The fixed facts of a node: its name, cores, GPUs, and why the GPUs cannot be sampled."""
+class NodeInfo(msgspec.Struct, frozen=True):
+    """The fixed properties of a node: its name, cores and GPUs, and why the GPUs cannot be sampled."""
 
     host: str = ""
     cores: int | None = None
     gpus: tuple[NodeGpu, ...] = ()
-    no_gpus: str = ""
+    gpu_error: str = msgspec.field(default="", name="no_gpus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,7 @@ class ResourceSample:
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceMark:
+class ResourceProblem:
     """A current problem: ``kind`` is memory, gpu_memory or gpu."""
 
     kind: str
@@ -113,25 +119,24 @@ class ResourceMark:
     text: str
 
 
-# lines ----------------------------------------------------------------------------------------
-
-_Number = float | None
+_Number = int | None
 
 
-class _Line(msgspec.Struct):
-    """One sample from the agent of a node; the first one has the facts ``about`` the node (see ``node.resources``).
+class _Line(msgspec.Struct, omit_defaults=True):
+    """One sample from the agent of a node (see ``node.resources``); the first one contains the node's ``info``.
 
-    ``torch`` has the allocated and reserved memory that ranks reported, which also applies to later samples.
+    ``machine`` has the fields of ``NodeUsage``, ``ranks`` the CPU and memory of each rank, ``gpus`` the busy
+    percentage, used memory and power of each GPU. ``torch`` has the allocated and reserved memory that ranks reported,
+    which also applies to later samples.
     """
 
     t: float
     node: int
-    #: The fields of ``NodeUsage``; CPU and memory of each rank; busy, memory and power of each GPU.
     machine: tuple[_Number, _Number, _Number, _Number, _Number, _Number, _Number]
     ranks: dict[int, tuple[_Number, _Number]]
     gpus: dict[int, tuple[_Number, _Number, _Number]] = {}
     torch: dict[int, tuple[float, float]] = {}
-    about: NodeFacts | None = None
+    info: NodeInfo | None = msgspec.field(default=None, name="about")
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -143,36 +148,32 @@ def encode_sample(node: int, sample: Mapping[str, Any], torch: Mapping[int, Sequ
     def rounded(numbers: Iterable[float | None]) -> list[int | None]:
         return [None if number is None else round(number) for number in numbers]
 
-    optional = {
-        "gpus": {number: rounded(values) for number, values in sample["gpus"].items()},
-        "torch": torch,
-        "about": sample.get("about"),
-    }
     data = {
         "t": round(sample["t"], 3),
         "node": node,
         "machine": rounded(sample["node"].get(name) for name in NodeUsage.__dataclass_fields__),
         "ranks": {rank: rounded(values) for rank, values in sample["ranks"].items()},
-        **{name: value for name, value in optional.items() if value},
+        "gpus": {number: rounded(values) for number, values in sample["gpus"].items()},
+        "torch": torch or {},
+        "about": sample.get("about"),
     }
-    msgspec.convert(data, _Line, str_keys=True)  # only checks: encoding a _Line would write floats
-    return msgspec.json.encode(data) + b"\n"
+    return msgspec.json.encode(msgspec.convert(data, _Line, str_keys=True)) + b"\n"
 
 
-# reading --------------------------------------------------------------------------------------
-
-
-class ResourceBook:
-    """The resources of a job in bounded memory: newest samples, curves and marks, read incrementally."""
+class ResourceHistory:
+    """The resources of a job in bounded memory: newest samples, curves and problems, read incrementally."""
 
     def __init__(self, path: Path, *, curves: bool = True) -> None:
-        """Curves are only stored if ``curves`` is set; marks do not need them."""
-        self._path, self._keeps_curves = path, curves
-        #: Number of bytes read, and of samples.
-        self.cursor = self.count = 0
-        #: The facts about each node, its newest sample, and that of each rank with its usage.
-        self.about: dict[int, NodeFacts] = {}
-        self.nodes: dict[int, ResourceSample] = {}
+        """Curves are only stored if ``curves`` is set; problems do not need them."""
+        self._path, self._has_curves = path, curves
+        #: Number of bytes read.
+        self.cursor = 0
+        #: Number of samples.
+        self.count = 0
+        self.nodes: dict[int, NodeInfo] = {}
+        #: The newest sample of each node.
+        self.samples: dict[int, ResourceSample] = {}
+        #: The newest sample of each rank, with its usage.
         self.ranks: dict[int, tuple[ResourceSample, RankUsage]] = {}
         #: Curves over seconds since the first sample, by the names in ``CURVES``.
         self.curves = SeriesBook()
@@ -188,60 +189,52 @@ class ResourceBook:
         samples = []
         for line in content.splitlines():
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-                samples.append(self._to_sample(_decoder.decode(line)))
-                self._apply(samples[-1])
+                samples.append(self._apply(_decoder.decode(line)))
         return samples
 
-    def _to_sample(self, line: _Line) -> ResourceSample:
-        if line.about is not None:
-            self.about[line.node] = line.about
+    def _apply(self, line: _Line) -> ResourceSample:
+        if line.info is not None:
+            self.nodes[line.node] = line.info
         self._torch |= line.torch
-        #: The facts and the busy percentage, used memory and power of the GPUs of each rank.
-        gpus: dict[int, list[tuple[NodeGpu, tuple[_Number, _Number, _Number]]]] = {}
-        for gpu in self.about.get(line.node, NodeFacts()).gpus:
-            for rank in gpu.ranks if gpu.number in line.gpus else ():
-                gpus.setdefault(rank, []).append((gpu, line.gpus[gpu.number]))
-        ranks = {}
+        gpus = [gpu for gpu in self.nodes.get(line.node, NodeInfo()).gpus if gpu.number in line.gpus]
+        usages = {}
         for rank, (cpu, memory) in line.ranks.items():
-            used = gpus.get(rank, [])
-            busy = [percent for _, (percent, _, _) in used if percent is not None]
-            ranks[rank] = RankUsage(
-                cpu,
-                memory,
-                sum(busy) / len(busy) if busy else None,
-                _sum_known(gpu_memory for _, (_, gpu_memory, _) in used),
-                _sum_known(gpu.memory for gpu, _ in used),
-                _sum_known(power for _, (_, _, power) in used),
-                *self._torch.get(rank, ()),
-            )
-        return ResourceSample(line.t, line.node, NodeUsage(*line.machine), ranks)
-
-    def _apply(self, sample: ResourceSample) -> None:
-        self._start_time = sample.t if self._start_time is None else self._start_time
+            rank_gpus = [(gpu.memory, *line.gpus[gpu.number]) for gpu in gpus if rank in gpu.ranks]
+            limits, busy, used, power = zip(*rank_gpus, strict=True) if rank_gpus else ((), (), (), ())
+            percents = [percent for percent in busy if percent is not None]
+            mean = sum(percents) / len(percents) if percents else None
+            torch = self._torch.get(rank, ())
+            usages[rank] = RankUsage(cpu, memory, mean, _sum_known(used), _sum_known(limits), _sum_known(power), *torch)
+        sample = ResourceSample(line.t, line.node, NodeUsage(*line.machine), usages)
         self.count += 1
-        self.nodes[sample.node] = sample
-        self.ranks |= {rank: (sample, use) for rank, use in sample.ranks.items()}
-        recent = self._recent.setdefault(sample.node, deque())
+        self.samples[line.node] = sample
+        self.ranks |= {rank: (sample, usage) for rank, usage in usages.items()}
+        recent = self._recent.setdefault(line.node, deque())
         recent.append(sample)
-        while recent[0].t < sample.t - _WINDOW_SECONDS - 1:
+        while recent[0].t < line.t - _WINDOW_SECONDS - 1:
             recent.popleft()
+        if self._has_curves:
+            self._add_to_curves(sample)
+        return sample
+
+    def _add_to_curves(self, sample: ResourceSample) -> None:
+        self._start_time = sample.t if self._start_time is None else self._start_time
         # Machines are sampled once a second at different times; rounding gives their curves the same steps.
         step, machine = round(sample.t - self._start_time), sample.machine
-        for number, (rank, use) in enumerate(sorted(sample.ranks.items()) if self._keeps_curves else ()):
-            values = {name: getattr(use, name, None) for name in CURVES}
-            if number == 0:
+        for index, (rank, usage) in enumerate(sorted(sample.ranks.items())):
+            values = {name: getattr(usage, name, None) for name in CURVES}
+            if index == 0:
                 values["disk"] = _sum_known((machine.disk_read, machine.disk_written))
                 values["network"] = _sum_known((machine.received, machine.sent))
             if values := {name: value for name, value in values.items() if value is not None}:
                 self.curves.apply({"type": "metric", "rank": rank, "step": step, "t": sample.t, "values": values})
 
-    def find_marks(self) -> list[ResourceMark]:
-        """Return the current problems, the worst first: memory that will end the job, then idle GPUs."""
-        marks: list[ResourceMark] = []
+    def find_problems(self) -> list[ResourceProblem]:
+        """Return the current problems, the most severe first: exhausted memory, then idle GPUs."""
+        problems = []
         for node, samples in self._recent.items():
-            host = self.about.get(node, NodeFacts()).host
-            marks += [*_find_memory_problems([*samples], host), *_find_gpu_problems([*samples], host)]
-        return sorted(marks, key=lambda mark: ("memory", "gpu_memory", "gpu").index(mark.kind))
+            problems += _find_problems(samples, self.nodes.get(node, NodeInfo()).host)
+        return sorted(problems, key=lambda problem: ("memory", "gpu_memory", "gpu").index(problem.kind))
 
 
 def _sum_known(values: Iterable[float | None]) -> float | None:
@@ -249,58 +242,53 @@ def _sum_known(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-# marks ----------------------------------------------------------------------------------------
+def _find_problems(samples: Sequence[ResourceSample], host: str) -> Iterator[ResourceProblem]:
+    machine, ranks, on_host = samples[-1].machine, samples[-1].ranks, f" on {host}" if host else ""
 
+    def get_growth(rank: int, name: str, min_growth: float = 0.0) -> float:
+        points = [(sample.t, getattr(sample.ranks[rank], name)) for sample in samples if rank in sample.ranks]
+        return _compute_growth(points, min_growth)
 
-def _find_memory_problems(samples: Sequence[ResourceSample], host: str) -> Iterator[ResourceMark]:
-    machine, on_host = samples[-1].machine, f" on {host}" if host else ""
-    if machine.memory is None or not machine.limit or not samples[-1].ranks:
-        return
-    available = machine.limit - machine.memory
-    free = f"({size(max(0.0, available))} of {size(machine.limit)} free)"
-    rate = _compute_growth([(sample.t, sample.machine.memory) for sample in samples], _MIN_GROWTH * machine.limit)
-    growth, rank = max((_compute_growth(_get_values(samples, rank, "memory"), 0.0), rank) for rank in samples[-1].ranks)
-    if machine.memory >= FULL_SHARE * machine.limit:
-        used, rank = max((use.memory or 0.0, rank) for rank, use in samples[-1].ranks.items())
-        text = f"The memory{on_host} is {100 * machine.memory / machine.limit:.0f} % full {free}. "
-        yield ResourceMark("memory", rank, host, f"{text}Rank {rank} uses the most, {size(used)}.")
-    elif rate and available / rate <= _SOON_SECONDS and growth >= _MIN_RANK_SHARE * rate:
-        text = f"Rank {rank}{on_host} will run out of memory in about {duration(available / rate)} if it keeps growing "
-        yield ResourceMark("memory", rank, host, f"{text}by {size(rate)} per second {free}.")
-
-
-def _find_gpu_problems(samples: Sequence[ResourceSample], host: str) -> Iterator[ResourceMark]:
-    on_host = f" on {host}" if host else ""
+    if machine.memory is not None and machine.limit and ranks:
+        available = max(0.0, machine.limit - machine.memory)
+        free = f"({size(available)} of {size(machine.limit)} free)"
+        rate = _compute_growth([(sample.t, sample.machine.memory) for sample in samples], _MIN_GROWTH * machine.limit)
+        growth, growing_rank = max((get_growth(rank, "memory"), rank) for rank in ranks)
+        if machine.memory >= FULL_SHARE * machine.limit:
+            used, rank = max((usage.memory or 0.0, rank) for rank, usage in ranks.items())
+            text = f"The memory{on_host} is {100 * machine.memory / machine.limit:.0f} % full {free}. "
+            yield ResourceProblem("memory", rank, host, f"{text}Rank {rank} uses the most, {size(used)}.")
+        elif rate and available / rate <= _FORECAST_SECONDS and growth >= _MIN_RANK_SHARE * rate:
+            text = f"Rank {growing_rank}{on_host} will run out of memory in about {duration(available / rate)} if its "
+            text += f"memory keeps growing by {size(rate)} per second {free}."
+            yield ResourceProblem("memory", growing_rank, host, text)
     if samples[-1].t - samples[0].t < _WINDOW_SECONDS - 1:
         return
-    for rank, use in samples[-1].ranks.items():
-        rate = _compute_growth(_get_values(samples, rank, "gpu_memory"), _MIN_GROWTH * (use.gpu_limit or 0.0))
-        if use.gpu_limit and rate:
-            seconds = max(0.0, use.gpu_limit - (use.gpu_memory or 0.0)) / rate
+    for rank, usage in ranks.items():
+        if usage.gpu_limit and (rate := get_growth(rank, "gpu_memory", _MIN_GROWTH * usage.gpu_limit)):
+            seconds = max(0.0, usage.gpu_limit - (usage.gpu_memory or 0.0)) / rate
             text = f"The GPU memory of rank {rank}{on_host} grows by {size(rate)} per second and will be full in about "
-            tensor_growth = _compute_growth(_get_values(samples, rank, "torch_allocated"), 0.0)
-            remedy = _KEEP_NUMBERS if tensor_growth or use.torch_allocated is None else _FREE_GPU_MEMORY
-            yield ResourceMark("gpu_memory", rank, host, f"{text}{duration(seconds)}. {remedy}")
-        busy = [value for _, value in _get_values(samples, rank, "gpu") if value is not None]
-        if len(busy) == len(samples) and max(busy) < IDLE_PERCENT:
+            is_tensors = usage.torch_allocated is None or get_growth(rank, "torch_allocated") > 0
+            text += f"{duration(seconds)}. {_TENSOR_REMEDY if is_tensors else _FRAGMENTATION_REMEDY}"
+            yield ResourceProblem("gpu_memory", rank, host, text)
+        busy = [sample.ranks[rank].gpu for sample in samples if rank in sample.ranks]
+        if len(busy) == len(samples) and all(percent is not None and percent < IDLE_PERCENT for percent in busy):
             text = f"The GPU of rank {rank}{on_host} has been idle for {duration(_WINDOW_SECONDS)}: under "
-            text += f"{IDLE_PERCENT:.0f} % busy, while the rank uses {use.cpu or 0:.0f} % of a core."
-            yield ResourceMark("gpu", rank, host, text)
-
-
-def _get_values(samples: Sequence[ResourceSample], rank: int, name: str) -> list[tuple[float, float | None]]:
-    return [(sample.t, getattr(sample.ranks[rank], name)) for sample in samples if rank in sample.ranks]
+            text += f"{IDLE_PERCENT:.0f} % busy, while the rank uses {usage.cpu or 0:.0f} % of a core."
+            yield ResourceProblem("gpu", rank, host, text)
 
 
 def _compute_growth(points: Sequence[tuple[float, float | None]], min_growth: float) -> float:
-    """Return the growth of a value per second; 0 unless it grew in each quarter of the time and by ``min_growth``.
+    """Return the growth of a value per second.
 
-    Also 0 if the values cover less than ``_TREND_SECONDS``.
+    Returns 0 unless the value grew in each quarter of the time, by at least ``min_growth`` in ``_TREND_SECONDS`` or
+    more.
     """
     known = [(t, value) for t, value in points if value is not None]
     if not known:
         return 0.0
-    borders = [known[(len(known) - 1) * quarter // 4] for quarter in range(5)]
-    seconds, growth = borders[-1][0] - borders[0][0], borders[-1][1] - borders[0][1]
-    is_steady = all(before < after for (_, before), (_, after) in pairwise(borders))
-    return growth / seconds if is_steady and seconds >= _TREND_SECONDS and growth >= min_growth else 0.0
+    quarter_points = [known[(len(known) - 1) * quarter // 4] for quarter in range(5)]
+    (start, first), (end, last) = quarter_points[0], quarter_points[-1]
+    is_steady = all(before < after for (_, before), (_, after) in pairwise(quarter_points))
+    is_trend = is_steady and end - start >= _TREND_SECONDS and last - first >= min_growth
+    return (last - first) / (end - start) if is_trend else 0.0

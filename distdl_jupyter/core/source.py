@@ -17,18 +17,16 @@ from typing import Any
 from distdl_jupyter.core.errors import InvalidSpec
 
 _RANK_NAME = re.compile(r"rank|main_process|is_master|is_chief|is_root|is_main|is_primary", re.IGNORECASE)
-#: Names of calls in a test that do not depend on the rank: builtins and common methods.
+#: Names of calls in a condition that do not depend on the rank: builtins and common methods.
 _COMMON_CALLS = frozenset((*dir(builtins), *dir(str), *dir(dict), *dir(list), *dir(Path), "item", "mean", "sum", "norm",
                            "isnan", "isfinite", "is_available", "numel", "time", "getenv"))  # fmt: skip
 #: Statements after which the rest of a block is not executed.
 _EXIT_STATEMENTS = ast.Return | ast.Continue | ast.Break | ast.Raise
-#: Last part of the name of calls that read an environment variable.
-_VARIABLE_READERS = ("get", "getenv")
 #: Full names of helpers outside torch that connect ranks or average gradients.
 _HELPER_NAME = re.compile(r"distributed|(init|setup|launch)\w*(dist|ddp|parallel)", re.IGNORECASE)
-#: Beginnings of names whose effect on the ranks is known, and of calls whose name is unknown.
+#: Prefixes of names whose effect on the ranks is known, and of calls whose name is unknown.
 _KNOWN_LIBRARIES = ("torch.", "horovod.", "tensorflow.", "?")
-#: Maximum characters to read of modules that are sent with the code.
+#: Maximum characters that are read from modules that are sent with the code.
 _MAX_CHARACTERS = 400_000
 #: The modules that names are assumed to refer to if the code does not import them.
 _ALIASES = {"hvd": "horovod", "dist": "torch.distributed", "torch": "torch", "np": "numpy", "plt": "matplotlib.pyplot"}
@@ -36,17 +34,17 @@ _ALIASES = {"hvd": "horovod", "dist": "torch.distributed", "torch": "torch", "np
 
 @dataclass(frozen=True, slots=True)
 class CodeText:
-    """The source from which a code object was compiled. ``cell`` is its execution count, None for a file.
+    """The source from which a code object was compiled. ``cell`` is its execution count, or None for a file.
 
-    ``first_line`` is the displayed line number of line 1 of ``text``. ``beside`` is set for a module that is sent with
-    the training code, whether or not the code uses it.
+    ``first_line`` is the displayed line number of line 1 of ``text``. ``is_module`` is set for a module that is sent
+    with the training code, whether or not the code uses it.
     """
 
     text: str
     label: str
     cell: int | None = None
     first_line: int = 1
-    beside: bool = False
+    is_module: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry for the payload's ``sources``."""
@@ -55,17 +53,17 @@ class CodeText:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: ``name`` is dotted, and full if known (``horovod.torch.init``); ``last`` is its last part.
+    """One call: ``name`` is dotted, and full if known (``horovod.torch.init``); ``function`` contains the call.
 
-    ``one_rank`` is set inside a condition on the rank, or one that calls an unknown function; ``line`` is the displayed
-    line number.
+    ``is_on_one_rank`` is set inside a condition on the rank, or one that calls an unknown function; ``line`` is the
+    displayed line number.
     """
 
     name: str
     node: ast.Call
     label: str
     line: int
-    one_rank: bool
+    is_on_one_rank: bool
     function: str
 
     @property
@@ -86,28 +84,28 @@ class Call:
 
 @dataclass(slots=True)
 class CodeAnalysis:
-    """All source of a job that could be read. ``identifiers`` are all names and attributes that occur in it."""
+    """All source of a job that could be parsed. ``identifiers`` are all names and attributes that occur in it."""
 
-    texts: tuple[CodeText, ...] = ()
     calls: list[Call] = field(default_factory=list)
     identifiers: set[str] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
     #: The last expression that is assigned to each name.
     assigned: dict[str, ast.expr] = field(default_factory=dict)
-    #: Names of variables that hold the rank.
-    ranks: set[str] = field(default_factory=set)
-    read: int = 0
+    #: Names of variables that contain the rank.
+    rank_names: set[str] = field(default_factory=set)
+    #: Whether any source could be parsed.
+    is_parsed: bool = False
     #: Labels of the training code itself, without modules that are sent with it.
     training_labels: set[str] = field(default_factory=set)
 
     def find_call(self, *last: str) -> Call | None:
-        """Return the first call whose last part is one of these."""
+        """Return the first call of one of these functions, by the last part of the name, or None."""
         return next((call for call in self.calls if call.last in last), None)
 
     def find_helper(self) -> Call | None:
         """Return the first call of another library or an unread function that may set up distributed training."""
-        known = {call.function for call in self.calls}
-        calls = (call for call in self.calls if _HELPER_NAME.search(call.name) and call.name not in known)
+        functions = {call.function for call in self.calls}
+        calls = (call for call in self.calls if _HELPER_NAME.search(call.name) and call.name not in functions)
         return next((call for call in calls if not call.name.startswith(_KNOWN_LIBRARIES)), None)
 
     def uses(self, *names: str) -> bool:
@@ -115,7 +113,7 @@ class CodeAnalysis:
         return not self.identifiers.isdisjoint(names)
 
     def needs(self, *modules: str) -> bool:
-        """Return whether one of these top-level modules is needed."""
+        """Return whether the code needs one of these top-level modules."""
         return not self.imports.isdisjoint(modules)
 
 
@@ -125,10 +123,10 @@ def _select_modules(
     """Yield the texts to read with their trees: the code, and the modules that it imports directly or indirectly."""
     texts, names = list(texts), [*aliases.values(), *imports]
     for piece in texts:
-        if not piece.beside and (tree := try_parse(piece.text)) is not None:
+        if not piece.is_module and (tree := try_parse(piece.text)) is not None:
             names += list_imported_names(tree)
             yield piece, tree
-    unread = {get_module_name(piece.label): piece for piece in texts if piece.beside}
+    unread = {get_module_name(piece.label): piece for piece in texts if piece.is_module}
     budget = _MAX_CHARACTERS
     while names:
         parts = names.pop().split(".")
@@ -165,20 +163,20 @@ def analyze(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Coll
     modules that are sent with the code, only those that it imports are read, at most ``_MAX_CHARACTERS`` characters:
     reading the hundreds of modules of a large project would take seconds and yield much that is irrelevant here.
     """
-    code = CodeAnalysis(tuple(texts), imports={*imports})
+    code = CodeAnalysis(imports={*imports})
     for piece, tree in _select_modules(texts, aliases, imports):
-        code.read += 1
-        if not piece.beside:
+        code.is_parsed = True
+        if not piece.is_module:
             code.training_labels.add(piece.label)
         tree_aliases, assigned = _collect_names(tree, code.identifiers)
         code.imports.update(name.partition(".")[0] for name in tree_aliases.values())
         code.assigned.update(assigned)
-        code.ranks.update(name for name, value in assigned.items() if _holds_rank(value))
+        code.rank_names.update(name for name, value in assigned.items() if _holds_rank(value))
         _add_calls(code, tree, piece, {**_ALIASES, **aliases, **tree_aliases})
     code.imports.update(name.partition(".")[0] for name in aliases.values())
     # If a function is called under a condition on the rank, only one rank makes the calls in it.
-    guarded = {call.last for call in code.calls if call.one_rank} - {""}
-    code.calls = [replace(call, one_rank=call.one_rank or call.function in guarded) for call in code.calls]
+    guarded = {call.last for call in code.calls if call.is_on_one_rank} - {""}
+    code.calls = [replace(call, is_on_one_rank=call.is_on_one_rank or call.function in guarded) for call in code.calls]
     return code
 
 
@@ -189,24 +187,24 @@ def _add_calls(
     aliases: Mapping[str, str],
     function: str = "",
     *,
-    one_rank: bool = False,
+    is_on_one_rank: bool = False,
 ) -> None:
     """Add the calls in a node and its children, and whether they are inside a condition on the rank."""
     if isinstance(node, ast.Call):
         line = node.lineno + piece.first_line - 1
-        code.calls.append(Call(get_dotted_name(node.func, aliases), node, piece.label, line, one_rank, function))
+        code.calls.append(Call(get_dotted_name(node.func, aliases), node, piece.label, line, is_on_one_rank, function))
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         function = node.name
     elif isinstance(node, ast.If | ast.IfExp | ast.While):
-        one_rank = one_rank or _is_guard(node.test, code.ranks)
+        is_on_one_rank = is_on_one_rank or _is_guard(node.test, code.rank_names)
     for _, value in ast.iter_fields(node):
-        is_guarded = one_rank
+        is_guarded = is_on_one_rank
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
-                _add_calls(code, child, piece, aliases, function, one_rank=is_guarded)
+                _add_calls(code, child, piece, aliases, function, is_on_one_rank=is_guarded)
             # After ``if rank != 0: return`` only one rank executes the rest of the block.
             if isinstance(child, ast.If) and isinstance(child.body[-1], _EXIT_STATEMENTS):
-                is_guarded = is_guarded or _is_guard(child.test, code.ranks)
+                is_guarded = is_guarded or _is_guard(child.test, code.rank_names)
 
 
 def make_nesting_error() -> InvalidSpec:
@@ -229,7 +227,7 @@ def parse(text: str) -> ast.Module:
 
 
 def try_parse(text: str) -> ast.Module | None:
-    """Return the syntax tree of source text, None if it cannot be parsed."""
+    """Return the syntax tree of source text, or None if it cannot be parsed."""
     try:
         return parse(text)
     except (SyntaxError, ValueError, InvalidSpec):
@@ -267,22 +265,16 @@ def _collect_names(tree: ast.AST, identifiers: set[str]) -> tuple[dict[str, str]
                     bindings[alias.asname or top] = alias.name if alias.asname else top
             case ast.ImportFrom(module=str(), level=0):
                 bindings.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
-            case ast.Assign():
-                for target in node.targets:
-                    assigned.update(_pair_targets(target, node.value))
+            case ast.Assign(targets=[*_, ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                pairs = zip(targets, values, strict=False)
+                assigned.update({target.id: value for target, value in pairs if isinstance(target, ast.Name)})
+            case ast.Assign(targets=targets):
+                assigned.update({target.id: node.value for target in targets if isinstance(target, ast.Name)})
     return bindings, assigned
 
 
-def _pair_targets(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    if isinstance(target, ast.Name):
-        yield target.id, value
-    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-        for element, part in zip(target.elts, value.elts, strict=True):
-            yield from _pair_targets(element, part)
-
-
 def get_dotted_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
-    """Return the full name of a function, "" if it is not a plain name: ``hvd.init`` is ``horovod.torch.init``."""
+    """Return the full name of a function, or "" if it is not a plain name: ``hvd.init`` is ``horovod.torch.init``."""
     if isinstance(node, ast.Name):
         return aliases.get(node.id, node.id)
     if isinstance(node, ast.Attribute):
@@ -295,8 +287,8 @@ def _holds_rank(value: ast.expr) -> bool:
     """Return whether an expression is the rank or a condition on it: ``int(os.environ["RANK"])``, ``rank == 0``."""
     if isinstance(value, ast.Call) and get_dotted_name(value.func, {}) == "int" and value.args:
         value = value.args[0]
-    if isinstance(value, ast.Call) and get_dotted_name(value.func, {}).rpartition(".")[2] not in _VARIABLE_READERS:
-        return depends_on_rank(value.func)  # other calls only receive the rank, such as a sampler
+    if isinstance(value, ast.Call) and get_dotted_name(value.func, {}).rpartition(".")[2] not in ("get", "getenv"):
+        return depends_on_rank(value.func)  # calls that do not read a variable only receive the rank, as a sampler does
     return isinstance(value, ast.Call | ast.Subscript | ast.Compare) and depends_on_rank(value)
 
 
@@ -308,7 +300,7 @@ def _is_guard(test: ast.expr, ranks: Collection[str]) -> bool:
 
 
 def depends_on_rank(node: ast.AST, names: Collection[str] = ()) -> bool:
-    """Return whether the names or strings in an expression indicate the rank; ``names`` are known to hold it."""
+    """Return whether the names or strings in an expression indicate the rank; ``names`` are known to contain it."""
     for part in ast.walk(node):
         name = part.id if isinstance(part, ast.Name) else part.attr if isinstance(part, ast.Attribute) else ""
         name = part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else name

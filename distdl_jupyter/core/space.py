@@ -1,7 +1,7 @@
 """A sweep as plain data: its search space, its plan and its progress.
 
 The search space has a range or a list of values for each parameter: ``uniform``, ``loguniform`` and ``integers`` return
-ranges; ``choice`` (or a list) has the values to choose from. Optuna's distributions are also accepted.
+ranges; ``choice`` (or a list) contains the values. Optuna's distributions are also accepted.
 """
 
 from __future__ import annotations
@@ -20,19 +20,26 @@ from distdl_jupyter.core.series import Row
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.state import State
 
-#: Maximum number of values of a choice, and of parameters.
+#: Maximum number of values of a choice, and of parameters of a sweep.
 MAX_VALUES = 100
 #: The end reason of a trial whose sweep was stopped.
 STOP_REASON = "The sweep was stopped."
 #: Prefix of the end reason of a pruned trial.
 PRUNED_PREFIX = "Pruned: "
-#: Ratio between the steps at which trials are compared; maximum number of points of a drawn curve.
-_STEP_RATIO, _MAX_CURVE_POINTS = 1.05, 100
+#: Ratio between consecutive steps at which trials are compared.
+_STEP_RATIO = 1.05
+#: Maximum number of points of a drawn curve.
+_MAX_CURVE_POINTS = 100
+#: Errors of Python's parser, the last two for text that is nested too deeply.
+_PARSE_ERRORS = (SyntaxError, ValueError, TypeError, AttributeError, RecursionError, MemoryError)
+_CALL = re.compile(r"([\w.]+)\(.*\)", re.DOTALL)
+#: A parameter with its values at the start of the remaining line; a call may contain spaces.
+_PARAMETER = re.compile(r"\s*([A-Za-z_]\w*)=(\w+\([^()]*\)|\[[^\]]*\]|[^\s'\"]+|'[^']*'|\"[^\"]*\")(?=\s|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from ``low`` to ``high``, both included: on a log scale if ``log`` is set, integers if ``whole`` is."""
+    """Numbers from ``low`` to ``high``, both included: on a log scale with ``log``, only integers with ``whole``."""
 
     low: float
     high: float
@@ -115,57 +122,42 @@ def check_space(parameters: Any) -> Space:
         message = "The parameters of a sweep must be a dict from names to ranges or lists of values."
         hint = 'Use a dict such as {"lr": loguniform(1e-4, 1e-1), "width": [64, 128]}.'
         raise _make_error("parameters-not-a-dict", message, hint)
-    return {str(name): _check_domain(str(name), domain) for name, domain in parameters.items()}
-
-
-def _check_domain(name: str, domain: Any) -> Range | Choice:
-    kind = type(domain).__name__
-    if isinstance(domain, Range | Choice):
-        return domain
-    if isinstance(domain, list | tuple | set | frozenset | range):
-        return _make_choice(sorted(domain, key=repr) if isinstance(domain, set | frozenset) else domain, name)
-    if hasattr(domain, "choices"):  # Optuna's distributions
-        return _make_choice(domain.choices, name)
-    if kind in ("FloatDistribution", "IntDistribution") and domain.step in (None, 1):
-        distribution = "integers" if kind == "IntDistribution" else "loguniform" if domain.log else "uniform"
-        return _make_range(distribution, domain.low, domain.high, log=domain.log, whole=distribution == "integers")
-    message = f"{name} must be a range such as loguniform(1e-4, 1e-1) or a list of values, not {domain!r:.40}."
-    hint = "Set values that are the same in all trials in the code or in kwargs=."
-    raise _make_error("parameter-not-a-range", message, hint)
-
-
-_DISTRIBUTIONS: dict[str, Callable[..., Range | Choice]] = {
-    make.__name__: make for make in (uniform, loguniform, integers, choice)
-}
-#: Errors of Python's parser, the last two for text that is nested too deeply.
-_PARSE_ERRORS = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
-#: A parameter with its values at the start of the remaining line; a call may contain spaces.
-_PARAMETER = re.compile(r"\s*([A-Za-z_]\w*)=(\w+\([^()]*\)|\[[^\]]*\]|[^\s'\"]+|'[^']*'|\"[^\"]*\")(?=\s|$)")
+    space: Space = {}
+    for name, domain in ((str(name), domain) for name, domain in parameters.items()):
+        type_name = type(domain).__name__
+        if isinstance(domain, Range | Choice):
+            space[name] = domain
+        elif isinstance(domain, set | frozenset):
+            space[name] = _make_choice(sorted(domain, key=repr), name)
+        elif isinstance(domain, list | tuple | range) or hasattr(domain, "choices"):  # Optuna's distribution
+            space[name] = _make_choice(getattr(domain, "choices", domain), name)
+        elif type_name in ("FloatDistribution", "IntDistribution") and domain.step in (None, 1):
+            is_integer = type_name == "IntDistribution"
+            label = "integers" if is_integer else "loguniform" if domain.log else "uniform"
+            space[name] = _make_range(label, domain.low, domain.high, log=domain.log, whole=is_integer)
+        else:
+            message = f"{name} must be a range such as loguniform(1e-4, 1e-1) or a list of values, not {domain!r:.40}."
+            hint = "Set values that are the same in all trials in the code or in kwargs=."
+            raise _make_error("parameter-not-a-range", message, hint)
+    return space
 
 
 def parse_domain(name: str, text: str) -> Range | Choice:
-    """Parse a domain on a magic line: ``loguniform(1e-4, 1e-1)``, ``integers(1, 8)``, ``64,128``.
-
-    Raises InvalidSpec.
-    """
+    """Parse a domain on a magic line, such as ``loguniform(1e-4, 1e-1)`` or ``64,128``. Raises InvalidSpec."""
     text = text.strip()
-    try:
-        tree = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
-        tree = None
-    except (RecursionError, MemoryError):
-        raise _make_error("parameters-unreadable", f"{name}={text:.40}... is nested too deeply.") from None
-    if isinstance(tree, ast.Call):
-        function = tree.func.id if isinstance(tree.func, ast.Name) else text.partition("(")[0]
-        if function not in _DISTRIBUTIONS:
-            hint = f"Use one of: {', '.join(_DISTRIBUTIONS)}, or a list: {name}=64,128."
-            raise _make_error("distribution-name-unknown", f"Unknown distribution {function!r:.40}.", hint)
+    if match := _CALL.fullmatch(text):
+        makers: dict[str, Callable[..., Range | Choice]] = {
+            make.__name__: make for make in (uniform, loguniform, integers, choice)
+        }
+        if match[1] not in makers:
+            hint = f"Use one of: {', '.join(makers)}, or a list: {name}=64,128."
+            raise _make_error("distribution-name-unknown", f"Unknown distribution {match[1]!r:.40}.", hint)
         try:
-            positional = [ast.literal_eval(argument) for argument in tree.args]
-            named = {str(argument.arg): ast.literal_eval(argument.value) for argument in tree.keywords}
-            return _DISTRIBUTIONS[function](*positional, **named)
+            call: Any = ast.parse(text, mode="eval").body
+            named = {argument.arg: ast.literal_eval(argument.value) for argument in call.keywords}
+            return makers[match[1]](*map(ast.literal_eval, call.args), **named)
         except _PARSE_ERRORS:
-            hint = f"Write numbers in parentheses, such as {function}(1, 8)."
+            hint = f"Write numbers in parentheses, such as {match[1]}(1, 8)."
             raise _make_error("parameters-unreadable", f"{text:.40} cannot be read.", hint) from None
     values: list[Any] = []
     for part in filter(None, map(str.strip, text.removeprefix("[").removesuffix("]").split(","))):
@@ -195,34 +187,29 @@ def parse_line(line: str) -> tuple[Space, str]:
 
 def get_first_values(space: Space | str) -> dict[str, Any]:
     """Return the first value of each parameter of a space, or of a line that begins with one ({} if it is invalid)."""
-    if isinstance(space, str):
-        try:
-            space, _ = parse_line(space)
-        except InvalidSpec:
-            return {}
-    values: dict[str, Any] = {}
-    for name, domain in space.items():
-        first = domain.values[0] if isinstance(domain, Choice) else domain.low
-        values[name] = int(first) if isinstance(domain, Range) and domain.whole else first
-    return values
+    try:
+        domains = parse_line(space)[0] if isinstance(space, str) else space
+    except InvalidSpec:
+        return {}
+    return {
+        name: domain.values[0] if isinstance(domain, Choice) else int(domain.low) if domain.whole else domain.low
+        for name, domain in domains.items()
+    }
 
 
 def count_combinations(space: Space) -> int | None:
-    """Return the number of combinations, None if a parameter has infinitely many values."""
-    counts = []
-    for domain in space.values():
-        if isinstance(domain, Range) and not domain.whole:
-            return None
-        counts.append(len(domain.values) if isinstance(domain, Choice) else int(domain.high - domain.low) + 1)
-    return math.prod(counts)
-
-
-# plan and progress ------------------------------------------------------------------------------
+    """Return the number of combinations, or None if a parameter has infinitely many values."""
+    if any(isinstance(domain, Range) and not domain.whole for domain in space.values()):
+        return None
+    return math.prod(
+        len(domain.values) if isinstance(domain, Choice) else int(domain.high - domain.low) + 1
+        for domain in space.values()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """The plan of a sweep. ``flags`` maps parameters to a script's flags; empty if they set names or arguments."""
+    """The plan of a sweep. ``flags`` maps parameters to a script's flags, or is empty for variables and arguments."""
 
     parameters: Space
     trials: int
@@ -283,7 +270,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """The progress of a sweep: ``trials`` in numerical order, without those that were lost or rerun."""
+    """The progress of a sweep: ``trials`` in numerical order, without trials that were lost or rerun."""
 
     id: str
     spec: JobSpec
@@ -305,30 +292,30 @@ class Study:
         """The number of trials that ended and were not stopped."""
         return sum(trial.has_ended and not trial.was_stopped for trial in self.trials)
 
+    def sort_trials(self) -> list[Trial]:
+        """Return the trials by value, the best first; trials without a finite value are last."""
+
+        def get_key(trial: Trial) -> tuple[float, int]:
+            if trial.value is None or not math.isfinite(trial.value):
+                return math.inf, trial.number
+            return -trial.value if self.plan.maximize else trial.value, trial.number
+
+        return sorted(self.trials, key=get_key)
+
     @property
     def best(self) -> Trial | None:
-        """The best completed trial, None if no trial has completed."""
-        completed = [trial for trial in self.trials if trial.state == "completed" and trial.value is not None]
-        return min(completed, key=lambda trial: self.get_sort_key(trial.value), default=None)
-
-    def get_sort_key(self, value: float | None) -> float:
-        """Return the sort key of a value; better values sort first."""
-        if value is None or not math.isfinite(value):
-            return math.inf
-        return -value if self.plan.maximize else value
-
-    def sort_trials(self) -> list[Trial]:
-        """Return the trials by value, the best first."""
-        return sorted(self.trials, key=lambda trial: (self.get_sort_key(trial.value), trial.number))
+        """The best completed trial, or None if no trial has completed."""
+        completed = (trial for trial in self.sort_trials() if trial.state == "completed" and trial.value is not None)
+        return next(completed, None)
 
     @property
     def elapsed(self) -> float:
-        """The seconds from the start of the sweep until its end or now."""
+        """The seconds from the start of the sweep until its end, or until now."""
         return max(0.0, (self.ended or time.time()) - self.spec.created)
 
     @property
     def remaining(self) -> float | None:
-        """The estimated remaining seconds from the duration of ended trials; None before the first has ended."""
+        """The remaining seconds, estimated from the ended trials, or None before the first trial has ended."""
         durations = [trial.ended - trial.created for trial in self.trials if trial.ended is not None]
         if self.state is not State.RUNNING or not durations:
             return None
@@ -339,7 +326,7 @@ class Study:
 
 
 def sample_points(rows: Sequence[Row]) -> list[tuple[float, float]]:
-    """Return step and mean of enough rows for a curve, at equal intervals, and of the last row."""
+    """Return step and mean of at most about ``_MAX_CURVE_POINTS`` rows at equal intervals, and of the last row."""
     points = [(row.step, float(row.mean)) for row in rows if row.mean is not None and math.isfinite(row.mean)]
     stride = -(-len(points) // _MAX_CURVE_POINTS)
     return [*points[:-1:stride], points[-1]] if points else []

@@ -20,7 +20,7 @@ Kind = Literal["cell", "function", "script", "ranks"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeSource:
-    """The location of a job's code, for tracebacks, "Open cell" and reruns."""
+    """The origin of a job's code, for tracebacks, "Open cell" and reruns."""
 
     code: str = ""
     #: File name of the code object in a traceback.
@@ -30,7 +30,7 @@ class CodeSource:
     execution_count: int | None = None
     #: Line number in the cell of line 1 of ``code`` (2 below a ``%%distributed`` line).
     first_line: int = 1
-    #: The magic line or the call that submitted the job.
+    #: The magic line or Python call that submitted the job.
     command: str = ""
 
 
@@ -81,14 +81,14 @@ class JobSpec(JobOptions):
     secret_variables: tuple[str, ...] = ()
     #: In check mode {"steps", "replay"} (see worker.hooks.check), otherwise empty.
     check: dict[str, Any] = field(default_factory=dict)
-    #: The job from whose checkpoints this one continues, "" for none.
+    #: The job from whose checkpoints this one continues, or "".
     resumed_from: str = ""
-    #: The step of the checkpoint that the user chose for this job, None if it continues from the newest one or the step
-    #: of that checkpoint is unknown.
+    #: The step of the checkpoint that the user selected for this job, or None if it continues from the newest one or
+    #: the step is unknown.
     forked_at: float | None = None
-    #: The queued job that this one replaces, "" for none: jobs that waited for it wait for this one.
+    #: The queued job that this one replaces, or "". Jobs that waited for it wait for this one.
     moved_from: str = ""
-    #: The study that the job belongs to, None for a single job.
+    #: The study that the job belongs to, or None for a single job.
     group: Group | None = None
     #: For a trial of a sweep: its number, from 0, and the values of its parameters.
     trial: int | None = None
@@ -118,19 +118,18 @@ class JobSpec(JobOptions):
 
     @property
     def most_processes(self) -> int:
-        """Process count of the largest run in the scaling study, or of the job itself."""
+        """Process count of the largest run of the scaling study, or of the job itself."""
         return max([self.process_count, *(processes for processes, _ in self._study_sizes())])
 
     @property
     def most_processes_per_node(self) -> int:
-        """Maximum processes on a node; cores are divided by it so that all runs use the same number of threads."""
+        """Maximum processes on a node. Cores are divided by it, so that all runs use the same number of threads."""
         return max([self.process_count_per_node, *(processes // nodes for processes, nodes in self._study_sizes())])
 
     def _study_sizes(self) -> list[tuple[int, int]]:
-        plan = (
-            self.group.plan if self.group is not None and self.group.kind == "scale" else {"processes": (), "nodes": ()}
-        )
-        return list(zip(plan["processes"], plan["nodes"], strict=True))
+        if self.group is None or self.group.kind != "scale":
+            return []
+        return list(zip(self.group.plan["processes"], self.group.plan["nodes"], strict=True))
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as plain JSON data."""
@@ -144,9 +143,6 @@ class JobSpec(JobOptions):
     def from_json(cls, data: dict[str, Any]) -> JobSpec:
         """Build a spec from ``to_json`` data; unknown fields are ignored. Raises msgspec.ValidationError."""
         return msgspec.convert(data, cls)
-
-
-# the environment that the job ran in -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +160,7 @@ class GitState:
     untracked: int = 0
 
     def __str__(self) -> str:
-        """Return it as text: ``main 1a2b3c4, with changes``."""
+        """Return the state as text, such as ``main 1a2b3c4, with changes``."""
         changed = ", with changes" if self.diff else ", with new files" if self.untracked else ""
         return f"{self.branch} {self.commit[:10]}".strip() + changed
 
@@ -185,10 +181,10 @@ class JobEnvironment:
         return "".join(f"{name} @ {url}\n" if sep else f"{name}=={version}\n" for name, version, sep, url in split)
 
     def __str__(self) -> str:
-        """Return it as a requirements.txt with everything else in comments."""
-        facts = {"Python": self.python.partition(" ")[0], "at": self.executable, "on": self.platform}
-        facts |= {"git": str(self.git), "remote": self.git.remote} if self.git else {}
-        return "".join(f"# {name} {value}\n" for name, value in facts.items() if value) + self.freeze()
+        """Return the packages as a requirements.txt, with everything else in comments."""
+        comments = {"Python": self.python.partition(" ")[0], "at": self.executable, "on": self.platform}
+        comments |= {"git": str(self.git), "remote": self.git.remote} if self.git else {}
+        return "".join(f"# {name} {value}\n" for name, value in comments.items() if value) + self.freeze()
 
 
 #: The environment of a job that has not started.

@@ -1,7 +1,7 @@
 """Jobs on disk: ``$DISTDL_HOME/jobs/<id>/``, one private folder each.
 
     spec.json       the spec as submitted, written once
-    payload.pkl     the captured function or cell, opened by ranks only
+    payload.pkl     the captured function or cell, unpickled by ranks only
     code/           modules from the notebook's folder
     events.jsonl    the event log, from which all state is derived (see core.events)
     log.jsonl       the output of the ranks (see core.logfile)
@@ -24,7 +24,6 @@ folders, ``.new-<id>`` and ``.old-<id>``, are being created or deleted; the next
 
 from __future__ import annotations
 
-import calendar
 import contextlib
 import dataclasses
 import functools
@@ -35,6 +34,7 @@ import shlex
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -46,22 +46,26 @@ from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.spec import UNKNOWN, JobEnvironment, JobSpec
 from distdl_jupyter.worker import owned, pictures
 
-#: Prefixes of hidden folders: being created, being deleted.
-_NEW_PREFIX, _OLD_PREFIX = ".new-", ".old-"
+#: Prefix of a hidden folder that is being created.
+_NEW_PREFIX = ".new-"
+#: Prefix of a hidden folder that is being deleted.
+_OLD_PREFIX = ".old-"
 #: Seconds after its last change during which an unlocked hidden folder may still be in use.
 _FRESH_SECONDS = 60.0
 _STAMP_FORMAT = "%Y%m%d-%H%M%S"
 _ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4,12}")
 #: In ASCII order, so that ids sort like the numbers that they encode.
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
-#: Lengths of an id up to its seconds and up to the fraction of the second; the rest is random.
-_SECONDS_LENGTH, _TIME_LENGTH = len("20261121-024912"), len("20261121-024912-k3")
+#: Length of an id up to its seconds.
+_SECONDS_LENGTH = len("20261121-024912")
+#: Length of an id up to the fraction of the second; the rest is random.
+_TIME_LENGTH = len("20261121-024912-k3")
 #: Held while an environment is written, because several threads add fields.
 _environment_lock = threading.Lock()
 
 
 def get_home() -> Path:
-    """Return the package's data directory: ``$DISTDL_HOME``, else ``distdl`` in Jupyter's data directory."""
+    """Return the package's data directory: ``$DISTDL_HOME``, or ``distdl`` in Jupyter's data directory."""
     if override := os.environ.get("DISTDL_HOME"):
         return Path(override).expanduser()
     from jupyter_core.paths import jupyter_data_dir
@@ -140,7 +144,7 @@ class JobFolder:
 
     @property
     def last_write(self) -> float:
-        """The time of the last write to events or log (epoch seconds), 0 if they do not exist."""
+        """The time of the last write to events or log (epoch seconds), or 0 if they do not exist."""
         return locks.get_last_write(self.events, self.log)
 
     def read_supervisor(self) -> locks.Holder:
@@ -149,7 +153,7 @@ class JobFolder:
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether the training left a checkpoint to resume from."""
+        """Whether the training saved a checkpoint from which it can be resumed."""
         try:
             with os.scandir(self.checkpoints) as entries:
                 return next(entries, None) is not None
@@ -178,15 +182,15 @@ class JobFolder:
         return self.pictures / f"{number}.{form}"
 
     def read_picture(self, number: int) -> tuple[bytes, str] | None:
-        """Return a stored picture and its form, None if it is missing or does not begin like a PNG or a JPEG.
+        """Return a stored picture and its form, or None if it is missing or does not begin like a PNG or a JPEG.
 
-        Markup is never returned, so a page can show it.
+        A page can show the result, because it is never markup.
         """
         for form in ("png", "jpeg"):
             with contextlib.suppress(OSError), owned.open_own(self.picture(number, form)) as file:
                 data = file.read(pictures.MAX_BYTES + 1)
-                detected = pictures.detect_format(data)
-                if detected is not None and detected.name == form and len(data) <= pictures.MAX_BYTES:
+                picture_format = pictures.detect_format(data)
+                if picture_format is not None and picture_format.name == form and len(data) <= pictures.MAX_BYTES:
                     return data, form
         return None
 
@@ -211,21 +215,20 @@ def make_private(root: Path, jobs: Path) -> None:
     for folder in (root, jobs):
         folder.mkdir(mode=0o700, exist_ok=True)
         status, uid = folder.stat(), os.geteuid()
-        # Root may use folders of other users, such as volumes of containers; their files are not unpickled
-        # (worker.owned).
+        # Root may use folders of other users, such as container volumes: worker.owned does not unpickle their files.
         if uid != 0 and status.st_uid not in (uid, 0):
             message = f"{folder} belongs to another user (uid {status.st_uid})."
             hint = "Set DISTDL_HOME to a folder that belongs to you."
             raise DiskRefused(message, code="folder-of-another-user", hint=hint)
         if permissions.is_open(status):
-            others = "everybody" if status.st_mode & 0o002 else f"the group with gid {status.st_gid}"
-            message = f"{folder} is writable by {others}, who could put code into your jobs."
+            others = "everyone" if status.st_mode & 0o002 else f"the group with gid {status.st_gid}"
+            message = f"{folder} is writable by {others}, so other users could inject code into your jobs."
             hint = f"Remove that permission: chmod go-w '{folder}'"
             raise DiskRefused(message, code="folder-writable-by-others", hint=hint)
 
 
 class JobStore:
-    """All jobs of one data directory, or all of its sweeps with ``kind`` "sweeps", which have folders like jobs."""
+    """All jobs of one data directory, or with ``kind`` "sweeps" all of its sweeps, which have folders like jobs."""
 
     def __init__(self, root: Path | None = None, kind: str = "jobs") -> None:
         self.jobs = (root or get_home()) / kind
@@ -235,17 +238,13 @@ class JobStore:
         newest = next(iter(self.list_ids()), "")
         if id_[:_TIME_LENGTH] > newest[:_TIME_LENGTH]:
             return id_
-        try:
-            second = calendar.timegm(time.strptime(newest[:_SECONDS_LENGTH], _STAMP_FORMAT)) + 1
-        except ValueError:  # not a time stamp
-            return id_
-        return time.strftime(_STAMP_FORMAT, time.gmtime(second)) + id_[_SECONDS_LENGTH:]
+        with contextlib.suppress(ValueError):  # not a time stamp
+            moment = datetime.strptime(newest[:_SECONDS_LENGTH], _STAMP_FORMAT) + timedelta(seconds=1)
+            return moment.strftime(_STAMP_FORMAT) + id_[_SECONDS_LENGTH:]
+        return id_
 
     def prepare(self, id_: str) -> JobFolder:
-        """Create the hidden, private folder of a new job; ``publish`` makes it visible.
-
-        Raises FileExistsError when the id is taken.
-        """
+        """Create the hidden, private folder of a new job. Raises FileExistsError if the id exists."""
         make_private(self.jobs.parent, self.jobs)
         path = self.jobs / f"{_NEW_PREFIX}{id_}"
         path.mkdir(mode=0o700)
@@ -260,7 +259,7 @@ class JobStore:
         return folder
 
     def publish(self, folder: JobFolder) -> JobFolder:
-        """Rename a prepared folder to its id. Raises FileExistsError if the id is taken."""
+        """Make a prepared folder visible under its id. Raises FileExistsError if the id exists."""
         target = self.jobs / folder.path.name.removeprefix(_NEW_PREFIX)
         if target.exists():
             raise FileExistsError(target)
@@ -316,7 +315,7 @@ class JobStore:
         """
         if is_id(id_) and (self.jobs / id_).is_dir():
             return JobFolder(self.jobs / id_)
-        matches = [known for known in self.list_ids() if id_ and known.rsplit("-", 1)[1] == id_]
+        matches = [job_id for job_id in self.list_ids() if id_ and job_id.rsplit("-", 1)[1] == id_]
         if len(matches) > 1:
             message = f"{len(matches)} jobs have an id that ends in {id_!r}: {', '.join(matches)}."
             raise JobNotFound(message, code="job-id-ambiguous", hint="Use the whole id.")
@@ -329,25 +328,27 @@ class JobStore:
 
         Raises JobNotFound, and DiskRefused, also if some of its files remain.
         """
-        hidden = folder.path.with_name(f"{_OLD_PREFIX}{folder.id}")
+        hidden_path = folder.path.with_name(f"{_OLD_PREFIX}{folder.id}")
         try:
-            folder.path.rename(hidden)
+            folder.path.rename(hidden_path)
         except FileNotFoundError:
             raise _make_unknown_error(folder.id) from None
         except OSError as error:
             raise files.make_disk_error(error, self.jobs) from error
-        if remaining := _delete(hidden):
-            message = f"Job {folder.id} was deleted, but some of its files remain in {hidden}: {remaining}."
+        if remaining := _delete(hidden_path):
+            message = f"Job {folder.id} was deleted, but some of its files remain in {hidden_path}: {remaining}."
             raise DiskRefused(message, code="job-not-fully-deleted")
 
 
 def _delete(folder: Path) -> str:
-    """Delete as much of a folder as possible; return why some of it remains, "" if nothing does."""
+    """Delete as much of a folder as possible. Return why some of it remains, or "" if nothing does."""
     import shutil  # lazy: it imports all compression modules, and starting a job deletes nothing
 
     shutil.rmtree(folder, ignore_errors=True)
     try:
         shutil.rmtree(folder)
+    except FileNotFoundError:
+        return ""
     except OSError as error:
-        return "" if isinstance(error, FileNotFoundError) else f"{error.filename or folder}: {error.strerror or error}"
+        return f"{error.filename or folder}: {error.strerror or error}"
     return ""

@@ -39,9 +39,9 @@ def format_titles(text: str) -> str:
 class TrackerRecord(msgspec.Struct, frozen=True):
     """Progress of one tracker with a job, in ``tracking/TRACKER.json`` of the job's folder, without secrets.
 
-    ``run`` is the run's id, ``location`` its location, ``url`` a page of the run or "". ``events`` is the number of
-    bytes of events that were written. ``trouble`` describes a problem that prevents progress. ``done`` means that the
-    whole job was written.
+    ``run`` is the run's id, ``location`` where it is stored, ``url`` a page of the run or "". ``events`` is the number
+    of bytes of events that were written. ``trouble`` is a problem that prevents progress. ``done`` means that the whole
+    job was written.
     """
 
     tracker: str
@@ -54,23 +54,23 @@ class TrackerRecord(msgspec.Struct, frozen=True):
     done: bool = False
 
     def __str__(self) -> str:
-        """Return it as text: ``MLflow: run 4f2a at tracking.example, complete``."""
+        """Return the text ``MLflow: run 4f2a at tracking.example, complete``."""
         state = self.trouble or ("complete" if self.done else "being written")
         run = f"run {self.run} at {self.location}, " if self.run else ""
         return f"{TITLES[self.tracker]}: {run}{state}"
 
     def write(self, job: Path) -> None:
-        """Store it in a job's folder. Raises OSError, also if the folder is gone."""
+        """Store the record in a job's folder. Raises OSError, also if the folder was deleted."""
         files.replace_file(get_folder(job) / f"{self.tracker}.json", msgspec.json.encode(self))
 
 
 def get_folder(job: Path, tracker: str = "") -> Path:
-    """Return the folder of the records in a job's folder, or the one for other files of ``tracker``."""
+    """Return the folder of a job's tracker records, or the folder for other files of ``tracker``."""
     return job / "tracking" / tracker
 
 
 def read_record(job: Path, tracker: str) -> TrackerRecord:
-    """Return the record of a tracker in a job's folder, an empty one if there is none."""
+    """Return the record of a tracker in a job's folder, or an empty record if there is none."""
     try:
         return msgspec.json.decode((get_folder(job) / f"{tracker}.json").read_bytes(), type=TrackerRecord)
     except (OSError, ValueError):

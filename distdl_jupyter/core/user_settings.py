@@ -1,7 +1,7 @@
 """The settings of a user: JSON files in Jupyter's configuration folder that only the user can read.
 
-``SETTINGS`` configure reports to other programs: messages, telemetry and experiment trackers. The addresses for
-messages and of a tracking server are secrets. Keys and connection strings of telemetry stay in the environment.
+``SETTINGS`` configures reports to other programs: messages, telemetry and experiment trackers. The addresses of the
+message service and of the tracking server are secrets. Keys for telemetry stay in the environment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 class SettingsFile(Generic[S]):
     """The file ``name`` with settings of the struct ``type``, whose fields all have defaults.
 
-    ``allowed`` describes the valid values of a field, and ``secrets`` is a hint about where to set keys instead.
+    ``allowed`` describes the valid values of each field; ``secrets`` is a hint where to set keys instead.
     """
 
     name: str
@@ -42,7 +42,7 @@ class SettingsFile(Generic[S]):
         return Path(jupyter_config_dir()) / self.name
 
     def read(self) -> S:
-        """Return the settings, the defaults if there is no file. Raises DistDLError if it is broken."""
+        """Return the settings, or the defaults if there is no file. Raises DistDLError if the file is invalid."""
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=self.type)
         except FileNotFoundError:
@@ -54,7 +54,7 @@ class SettingsFile(Generic[S]):
     def change(self, changes: Mapping[str, Any], subject: str, names: Sequence[str] = ()) -> S:
         """Return the settings with ``changes``, without storing them; an empty value restores a default.
 
-        Only ``names`` may be changed; errors say that they are for ``subject``. Raises InvalidSpec.
+        Only ``names`` (default: all) may be changed; errors mention the ``subject``. Raises InvalidSpec.
         """
         names = names or self.type.__struct_fields__
         for name in changes.keys() - set(names):
@@ -73,8 +73,6 @@ class SettingsFile(Generic[S]):
         files.write_json(self.path, msgspec.to_builtins(settings))
         return settings
 
-
-# reports to other programs ---------------------------------------------------------------------
 
 #: The names of ``%dist_config monitoring`` and ``%dist_config tracking``.
 MONITORING_NAMES = ("enabled", "address", "notify")
@@ -114,9 +112,9 @@ SETTINGS = SettingsFile(
 def change_settings(
     names: Sequence[str] = (*MONITORING_NAMES, *TRACKING_NAMES), /, **changes: Any
 ) -> ReportingSettings:
-    """Change the given settings, which must be in ``names``, and return all; an empty value restores a default.
+    """Change settings, which must be in ``names``, and return all; an empty value restores a default.
 
-    Raises InvalidSpec. An ``address`` is not checked here: ``tracking.messages.configure`` does.
+    Raises InvalidSpec. ``tracking.messages.configure`` checks an ``address`` before it calls this function.
     """
     if not changes:
         return SETTINGS.read()
@@ -128,8 +126,8 @@ def change_settings(
 
 
 def get_trackers(spec: JobSpec) -> tuple[str, ...]:
-    """Return the trackers of a job: its own, else those of the settings; runs of a scaling study have none."""
-    text = spec.track or ""
+    """Return the trackers of a job, by default those of the settings; checks and scaling studies have no default."""
+    text = spec.track
     if not (text or spec.check or (spec.group is not None and spec.group.kind == "scale")):
         with contextlib.suppress(DistDLError):  # reported when the job has ended
             text = SETTINGS.read().track

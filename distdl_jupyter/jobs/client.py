@@ -202,7 +202,7 @@ class Job:
             )
         control.request(self.folder.control, "cancel", now=now, **({"reason": reason} if reason else {}))
         supervisor = self.folder.read_supervisor()
-        if supervisor.is_elsewhere and supervisor.is_silent:
+        if supervisor.is_on_other_host and supervisor.is_silent:
             raise JobStillRunning(
                 f"Job {self.id} was asked to stop. {supervisor.describe()}",
                 code="stop-pending",
@@ -239,7 +239,7 @@ class Job:
             )
         if not self.view().state.ended:
             supervisor = self.folder.read_supervisor()
-            hint = f"{supervisor.describe()} {supervisor.remedy(self.id)}" if supervisor.is_elsewhere else remedy
+            hint = f"{supervisor.describe()} {supervisor.remedy(self.id)}" if supervisor.is_on_other_host else remedy
             raise JobStillRunning(f"Job {self.id} is still {self.state.value}.", code="result-not-ready", hint=hint)
 
     def ask_stacks(self) -> None:

@@ -23,7 +23,7 @@ from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.log import MAX_ROWS, LogBook, LogWindow
 from distdl_jupyter.core.logfile import EventWriter
-from distdl_jupyter.core.resources import ResourceBook
+from distdl_jupyter.core.resources import ResourceHistory
 from distdl_jupyter.core.series import SeriesBook, SourceJob
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimesReader
@@ -162,7 +162,7 @@ class JobReader:
     def _note_writer(self) -> None:
         """Note the writer's host in the view if the writer cannot be checked from here."""
         writer = self.folder.read_supervisor()
-        self.view.remote_writer = writer if writer.is_elsewhere and not self.view.state.ended else None
+        self.view.remote_writer = writer if writer.is_on_other_host and not self.view.state.ended else None
 
     def catch_up(self) -> JobView:
         """Read everything written so far and return the view."""
@@ -208,7 +208,7 @@ class PageReader(JobReader):
         self.has_first_events = self.is_complete = False
         #: ``version`` increases with every step that reads data; ``is_idle`` is true after a step that read none.
         self.version, self.is_idle = 0, False
-        self.resources = ResourceBook(folder.resources)
+        self.resources = ResourceHistory(folder.resources)
         self.steps = StepTimesReader(folder.steps, NEWEST_STEPS)
         self._first_end = 0
 

@@ -182,7 +182,7 @@ def _find_keep_reason(folder: JobFolder, state: str) -> Reason | None:
     if folder.path.lstat().st_uid != os.geteuid():
         return "other-user"
     ended, holder = State(state).ended, folder.read_supervisor()
-    if holder.is_elsewhere and not (ended and holder.is_silent):  # its lock is not visible here
+    if holder.is_on_other_host and not (ended and holder.is_silent):  # its lock is not visible here
         return "other-host"
     if not ended:
         return "active"

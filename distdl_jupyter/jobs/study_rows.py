@@ -199,7 +199,7 @@ def get_sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State,
         return State.RUNNING, {}
     if end := _read_end(folder):
         return State(end["state"]), end
-    if holder.is_elsewhere:
+    if holder.is_on_other_host:
         return State.RUNNING, {"problem": f"The sweep runs on {holder.host}."}
     return _restart_driver(folder, runs)
 

@@ -16,7 +16,7 @@ from distdl_jupyter import capture
 from distdl_jupyter.core import table
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, show_as
 from distdl_jupyter.core.humanize import duration, plural, seconds_taken, short_id, size
-from distdl_jupyter.core.resources import ResourceBook
+from distdl_jupyter.core.resources import ResourceHistory
 from distdl_jupyter.form.arguments import Parser, add_all_flags, get_job_options, make_magic_parser
 from distdl_jupyter.magic.session import Session, check_identifier, make_magic, say
 
@@ -320,7 +320,7 @@ def _summarize(ranks: Ranks, *, is_known: bool) -> str:
 
 def _list_rows(ranks: Ranks) -> table.Rows:
     """Return a header and a row for each rank with its last measured memory usage."""
-    usage = ResourceBook(ranks.job.folder.resources, curves=False)
+    usage = ResourceHistory(ranks.job.folder.resources, curves=False)
     usage.read()
     memory_by_rank = {rank: rank_usage.memory for rank, (_, rank_usage) in usage.ranks.items()}
     show_host = ranks.job.spec.cluster != "local"

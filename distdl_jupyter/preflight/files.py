@@ -60,10 +60,10 @@ def _make_finding(call: Call, path: str) -> Finding:
 
 def _find_fixed_path(call: Call, code: CodeAnalysis) -> str | None:
     """Return the path's source text if the call writes to the same path on all ranks, else None."""
-    path = None if call.one_rank else _find_written_path(call)
+    path = None if call.is_on_one_rank else _find_written_path(call)
     if isinstance(path, ast.Name):
         path = code.assigned.get(path.id)
-    if path is None or not _is_literal_path(path) or depends_on_rank(path, code.ranks):
+    if path is None or not _is_literal_path(path) or depends_on_rank(path, code.rank_names):
         return None
     return ast.unparse(path)[:60]
 

@@ -107,7 +107,7 @@ def _check_attributes(draft: CapturedCode) -> Iterator[Finding]:
         return
     set_by_code = {name for source in draft.texts for name in _find_set_attributes(source.text)}
     for source in draft.texts:
-        module = _find_module(source.label) if source.beside else None
+        module = _find_module(source.label) if source.is_module else None
         if module is None:
             continue
         values = {name: value for name, value in _read_constants(source.text).items() if name not in set_by_code}

@@ -41,7 +41,7 @@ def check_backend(code: CodeAnalysis, draft: CapturedCode, spec: JobSpec, select
     name, usage = "Backend", selected.usage
     if spec.process_count == 1:
         return Check(name, "not needed for one process", tuple(_check_single_process(code, spec, selected)))
-    if not code.read:
+    if not code.is_parsed:
         return Check(name, _NOT_READ_TEXT)
     trainer = next((library for library in usage.trainers if library in code.imports), None)
     if trainer is not None and usage.trainers_initialize:
@@ -201,7 +201,7 @@ def check_gradients(code: CodeAnalysis, spec: JobSpec, usage: Any) -> Check:
     name = "Gradients"
     if spec.process_count == 1 or not usage.averaging_names:
         return Check(name, "one process" if spec.process_count == 1 else "the backend averages them")
-    if not code.read:
+    if not code.is_parsed:
         return Check(name, _NOT_READ_TEXT)
     if code.needs(*usage.trainers):
         return Check(name, "the trainer averages them")
@@ -230,7 +230,7 @@ def check_data(code: CodeAnalysis, draft: CapturedCode, spec: JobSpec, usage: An
     name = "Data"
     if spec.process_count == 1:
         return Check(name, "one process reads all data")
-    if not code.read:
+    if not code.is_parsed:
         return Check(name, _NOT_READ_TEXT)
     batch = tuple(_check_batch_size(code, draft, spec))
     loader, sampler = code.find_call("DataLoader"), code.find_call("DistributedSampler")

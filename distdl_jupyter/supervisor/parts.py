@@ -26,7 +26,7 @@ from distdl_jupyter.core.events import VERSION, encode
 from distdl_jupyter.core.humanize import count, ranks
 from distdl_jupyter.core.logfile import LineFile
 from distdl_jupyter.core.options import parse_keep_rule
-from distdl_jupyter.core.resources import ResourceBook, encode_sample
+from distdl_jupyter.core.resources import ResourceHistory, encode_sample
 from distdl_jupyter.core.spec import GitState
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
@@ -204,7 +204,7 @@ class ResourceRecorder(ReportStore):
 
     def __init__(self, recorder: EventRecorder) -> None:
         super().__init__(recorder)
-        self._book = ResourceBook(recorder.folder.resources, curves=False)
+        self._book = ResourceHistory(recorder.folder.resources, curves=False)
         #: Time of the last sample of each node, because a new supervisor may receive samples that are already stored.
         self._last: dict[int, float] = {}
         #: The last torch memory reported by each rank, and the reports since the last stored sample.
@@ -236,11 +236,11 @@ class ResourceRecorder(ReportStore):
         if samples and time.monotonic() >= self._next_check and self._recorder.view.state is State.RUNNING:
             self._next_check = time.monotonic() + _CHECK_SECONDS
             # Pages show a problem while it lasts (``views.resources``); these notes are permanent.
-            for mark in self._book.find_marks():
-                self._note_once(mark.kind, mark.rank, mark.text, NOTE_CODES[mark.kind])
-            for about in self._book.about.values():
-                if about.no_gpus:
-                    self._note_once("gpu", -1, f"{about.host}: {about.no_gpus}", "no-gpu-use")
+            for problem in self._book.find_problems():
+                self._note_once(problem.kind, problem.rank, problem.text, NOTE_CODES[problem.kind])
+            for info in self._book.nodes.values():
+                if info.gpu_error:
+                    self._note_once("gpu", -1, f"{info.host}: {info.gpu_error}", "no-gpu-use")
 
     def _store(self, node: int, data: Mapping[str, Any]) -> None:
         t = float(data["t"])

@@ -10,11 +10,11 @@ from distdl_jupyter.core import table
 from distdl_jupyter.core.humanize import size
 from distdl_jupyter.core.resources import (
     CURVES,
-    NodeFacts,
+    NodeInfo,
     NodeUsage,
     RankUsage,
-    ResourceBook,
-    ResourceMark,
+    ResourceHistory,
+    ResourceProblem,
     ResourceSample,
 )
 from distdl_jupyter.core.series import RankCurve
@@ -39,8 +39,8 @@ class Resources:
     """
 
     samples: tuple[ResourceSample, ...]
-    about: dict[int, NodeFacts]
-    marks: tuple[ResourceMark, ...]
+    about: dict[int, NodeInfo]
+    marks: tuple[ResourceProblem, ...]
     strips: dict[str, tuple[RankCurve, ...]]
 
 
@@ -49,13 +49,13 @@ class ResourceTable(table.Display, list[ResourceSample]):
 
     def __init__(self, path: Path, *, is_pending: bool = False) -> None:
         self._empty_text = _NO_SAMPLES_YET if is_pending else _NO_SAMPLES
-        self.book = ResourceBook(path)
+        self.book = ResourceHistory(path)
         super().__init__(self.book.read())
 
     @property
-    def marks(self) -> list[ResourceMark]:
+    def marks(self) -> list[ResourceProblem]:
         """The problems at the last sample."""
-        return self.book.find_marks()
+        return self.book.find_problems()
 
     def _parts(self) -> list[str | table.Rows]:
         return [self._make_rows(), *(mark.text for mark in self.marks)] if self else [self._empty_text]
@@ -115,16 +115,16 @@ class ResourceTable(table.Display, list[ResourceSample]):
         return figure.update_layout(height=120 * height + 90, hovermode="x")
 
     def _get_host(self, sample: ResourceSample) -> str:
-        return self.book.about.get(sample.node, NodeFacts()).host
+        return self.book.nodes.get(sample.node, NodeInfo()).host
 
 
-def make_resources(book: ResourceBook, *, running: bool) -> Resources:
+def make_resources(book: ResourceHistory, *, running: bool) -> Resources:
     """Return the newest usage and the curves for a page, with the current problems if the job is ``running``."""
     points = max(_MIN_POINTS, min(_MAX_POINTS, _MAX_TOTAL_POINTS // max(1, len(book.ranks))))
     return Resources(
-        samples=tuple(sample for _, sample in sorted(book.nodes.items())),
-        about=dict(book.about),
-        marks=tuple(book.find_marks()) if running else (),
+        samples=tuple(sample for _, sample in sorted(book.samples.items())),
+        about=dict(book.nodes),
+        marks=tuple(book.find_problems()) if running else (),
         strips={
             name: tuple(map(_round, book.curves.get_curves(name, points)))
             for name in CURVES

@@ -186,8 +186,6 @@ def test_options_of_the_job_and_of_the_backend_are_used(tmp_path):
         (["submit", "missing.py"], "missing.py"),
         (["submit", "-b", "horovdo", "-p", "2", "train.py"], "Did you mean horovod"),
         (["submit", "-p", "0", "train.py"], "must be an integer of at least 1, not"),
-        (["submit", "-o", "elastic=1", "-b", "horovod-gloo", "train.py"], "Use max_restarts and min_node_count"),
-        (["submit", "--elastic", "-b", "horovod-gloo", "train.py"], "Use max_restarts and min_node_count"),
         (["submit", "-o", "colour=red", "train.py"], "colour"),
         (["rm", "../../etc"], "Unknown job"),
     ],

@@ -69,12 +69,6 @@ def test_no_name_is_guessed_that_is_not_allowed():
     assert "Did you mean" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["elastic", "min_np", "min_num_proc", "host_discovery_script"])
-def test_an_option_of_elastic_horovod_is_refused_with_what_to_use(name):
-    with pytest.raises(InvalidSpec, match="Use max_restarts and min_node_count"):
-        resolve({name: 2}, ALLOWED)
-
-
 @pytest.mark.parametrize(
     ("given", "label"),
     [("mpi", "horovod-mpi"), ("horovod", "horovod-gloo"), ("gloo", "torch-gloo"), ("nccl", "torch-nccl"),

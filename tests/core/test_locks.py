@@ -51,7 +51,7 @@ def test_a_new_holder_replaces_the_whole_text_of_the_last_one(path):
 def test_a_free_lock_proves_an_end_on_its_own_host_only(path, changes, dead):
     path.write_text(json.dumps({**json.loads(processes.make_mark()), **changes}))
     assert locks.read_holder(path).is_dead is dead
-    assert locks.read_holder(path).is_elsewhere is not dead
+    assert locks.read_holder(path).is_on_other_host is not dead
     lock = JobLock.acquire(path)
     assert (lock is not None) is dead
     if lock is not None:
@@ -81,11 +81,11 @@ def test_another_host_was_heard_when_it_last_wrote_anything(path, tmp_path):
     sign_elsewhere(path, "login1", 500.0)
     log = tmp_path / "log"
     log.touch()
-    assert locks.read_holder(path, log).describe() == "Its supervisor runs on login1, last heard just now."
+    assert locks.read_holder(path, log).describe() == "Its supervisor runs on login1. Last heartbeat: just now."
     os.utime(log, (time.time() - 200, time.time() - 200))
     holder = locks.read_holder(path, log)
     assert holder.is_silent
-    assert holder.describe() == "Its supervisor runs on login1, last heard 3 min ago."
+    assert holder.describe() == "Its supervisor runs on login1. Last heartbeat: 3 min ago."
     assert holder.remedy("20260101-000000-k3f9") == (
         "Check it on login1. If that host is gone for good, run: distdl lost k3f9")  # fmt: skip
 

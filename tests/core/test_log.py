@@ -224,21 +224,21 @@ def test_whatever_comes_is_printable(text):
 
 def test_colours_stand_beside_the_text_that_javascript_counts():
     line = (
-        f"{ESC}[36m(pid=7){ESC}[0m \U0001f600 {ESC}[1;38;2;255;0;16mbad{ESC}[22m,{ESC}[m "
-        f"{ESC}]0;title\x07{ESC}[48;5;21mend"
+        f"{ESC}[36m(pid=7){ESC}[0m \U0001f600 {ESC}[1;35mbad{ESC}[22m,{ESC}[m "
+        f"{ESC}]0;title\x07{ESC}[44mend"
     )
     text, styles = styled(line)
     assert text == printable(line) == "(pid=7) \U0001f600 bad, end"
     units = text.encode("utf-16-le")
     found = [(units[2 * begin : 2 * end].decode("utf-16-le"), style) for begin, end, style in styles]
-    assert found == [("(pid=7)", "36"), ("bad", "1 38#ff0010"), (",", "38#ff0010"), ("end", "48#0000ff")]
+    assert found == [("(pid=7)", "36"), ("bad", "1 35"), (",", "35"), ("end", "44")]
 
 
 @pytest.mark.parametrize(
     ("codes", "style"),
     [
-        ("31", "31"), ("01;31", "1 31"), ("97;104", "97 104"), ("38;5;9", "91"), ("48;5;3", "43"), ("48;5;8", "100"),
-        ("38;5;244", "38#808080"), ("4;3", "3 4"), ("31;39", ""), ("1;2;22;4;24", ""), ("31;0", ""), ("5", ""),
+        ("31", "31"), ("01;31", "1 31"), ("97;104", "97 104"), ("38;5;9", ""), ("48;2;0;0;9", ""),
+        ("4;3", "3 4"), ("31;39", ""), ("1;2;22;4;24", ""), ("31;0", ""), ("5", ""),
         ("8", ""),
     ],
 )  # fmt: skip

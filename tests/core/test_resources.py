@@ -5,7 +5,7 @@ from itertools import zip_longest
 
 import pytest
 
-from distdl_jupyter.core.resources import ResourceBook, encode_sample
+from distdl_jupyter.core.resources import ResourceHistory, encode_sample
 
 GB = 1e9
 NODE = {
@@ -38,16 +38,16 @@ def fold(tmp_path):
         path = tmp_path / "resources.jsonl"
         lines = [encode_sample(0, {**one, "about": ABOUT}, memory) for one, memory in zip_longest(samples, torch)]
         path.write_bytes(b"".join(lines))
-        book = ResourceBook(path)
+        book = ResourceHistory(path)
         book.read()
-        return book, book.find_marks()
+        return book, book.find_problems()
 
     return fold
 
 
 def test_what_is_written_is_read(fold):
     book, marks = fold([sample(10.0, {0: [84.0, 3 * GB], 1: [None, None]}, {1: [57, 3.1 * GB, 250.4]})])
-    (one,) = book.nodes.values()
+    (one,) = book.samples.values()
     assert one.ranks[0].cpu == 84
     assert one.ranks[0].memory == pytest.approx(3 * GB)
     assert one.ranks[0].gpu is None
@@ -63,7 +63,7 @@ def test_a_torn_end_is_read_when_it_is_whole_and_other_lines_are_passed_over(tmp
     lines = [encode_sample(0, sample(t, {0: [1.0, GB]})) for t in (1.0, 2.0)]
     path = tmp_path / "resources.jsonl"
     path.write_bytes(lines[0][:-2] + b',"new":1}\n' + b'{"t":"now"}\nxx\n' + lines[1][:-3])
-    book = ResourceBook(path)
+    book = ResourceHistory(path)
     assert [one.t for one in book.read()] == [1.0]
     with path.open("ab") as file:
         file.write(lines[1][-3:])
@@ -80,7 +80,7 @@ def test_memory_that_runs_towards_its_limit_names_the_rank_that_grows(fold):
     grows = [sample(t, {2: [1.0, 2 * GB], 3: [1.0, (1 + t / 10) * GB]}, memory=(4 + t / 10) * GB) for t in range(40)]
     _, marks = fold(grows)
     assert [(mark.kind, mark.rank) for mark in marks] == [("memory", 3)]
-    assert marks[0].text.startswith("Rank 3 on gpu2 will run out of memory in about 1 min 21 s if it keeps growing by ")
+    assert marks[0].text.startswith("Rank 3 on gpu2 will run out of memory in about 1 min 21 s if its memory keeps growing by ")
     others = [sample(t, {3: [1.0, (1 + t / 40) * GB]}, memory=(9 + t / 10) * GB) for t in range(40)]
     assert fold(others)[1] == [], "other programs grow"
     held = [sample(40 + t, {3: [1.0, 5 * GB]}, memory=8 * GB) for t in range(60)]
@@ -121,9 +121,9 @@ def test_growing_tensors_are_told_from_memory_that_grows_without_them(fold):
     (tensors,) = of(lambda t: 2 + t / 20, lambda t: 12 + t / 20)
     assert "The GPU memory of rank 1 on gpu2 grows by 50 MB per second" in tensors
     assert "will be full in about 2 min 51 s" in tensors
-    assert tensors.endswith("loss.item()")
+    assert tensors.endswith("loss.item().")
     (others,) = of(lambda t: 2, lambda t: 12 + t / 20)
-    assert "Its tensors do not grow" in others
+    assert "The memory of its tensors does not grow" in others
     assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in others
     assert of(lambda t: 2, lambda t: 12) == []
 

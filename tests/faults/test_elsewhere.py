@@ -50,18 +50,18 @@ def test_a_healthy_job_seen_from_another_host(other_host):  # noqa: F811 - the f
         ["show", job.id], ["ls"], ["resume", job.id], ["rm", job.id], ["lost", job.id]
     )
     assert f"{job.id}: Running, " in shown
-    assert f"Its supervisor runs on {HERE}, last heard just now." in shown
+    assert f"Its supervisor runs on {HERE}. Last heartbeat: just now." in shown
     assert "Running" in listed
     for said in refused:
         assert said.startswith(f"2 distdl: Job {job.id}")
-        assert f"Its supervisor runs on {HERE}, last heard just now." in said
+        assert f"Its supervisor runs on {HERE}. Last heartbeat: just now." in said
     assert f"Check it on {HERE}." in refused[0]
     assert job.folder.events.read_bytes() == written
     assert jobs.found_supervisor_of(job).is_running()
 
     # A request is a line in a file, so it comes through.
     (stopped,) = other_host.distdl(["stop", job.id])
-    assert f"Its supervisor runs on {HERE}, last heard just now.\n" in stopped
+    assert f"Its supervisor runs on {HERE}. Last heartbeat: just now.\n" in stopped
     assert job.wait(60).state is State.CANCELED
 
 
@@ -76,8 +76,8 @@ def test_a_job_of_a_host_that_is_gone(other_host):  # noqa: F811 - the fixture
     remedy = f"Check it on {HERE}. If that host is gone for good, run: distdl lost {job.id.rsplit('-')[-1]}"
     shown, refused, lost = other_host.distdl(["show", job.id], ["stop", job.id], ["lost", job.id])
     assert f"{job.id}: Running, " in shown
-    assert f"Its supervisor runs on {HERE}, last heard 3 h ago. {remedy}" in shown
-    assert f"was asked to stop. Its supervisor runs on {HERE}, last heard 3 h ago. {remedy}" in refused
+    assert f"Its supervisor runs on {HERE}. Last heartbeat: 3 h ago. {remedy}" in shown
+    assert f"was asked to stop. Its supervisor runs on {HERE}. Last heartbeat: 3 h ago. {remedy}" in refused
     assert lost.rstrip().endswith("lost")
     view = attach(job.id).view()
     assert view.state is State.LOST

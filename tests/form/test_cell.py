@@ -95,7 +95,7 @@ def test_a_process_of_another_python_answers_the_same() -> None:
         ({"other_options": {"after": "zzzzz"}}, "after", "after: Unknown job 'zzzzz'."),
         ({"other_options": {"gpus": 2}, "use_gpu": "no"}, "gpus", "gpus is 2, but use_gpu is False."),
         ({"price_per_hour": "much"}, "price_per_hour", "price_per_hour is 'much', but must be the price"),
-        ({"requirements": "missing.txt"}, "requirements", "requirements: "),
+        ({"requirements": "missing.txt"}, "requirements", "requirements cannot be read from "),
         ({"compute_target": "none"}, "compute_target", "Unknown cluster 'none'."),
     ],
 )

@@ -89,7 +89,7 @@ def test_no_file_of_a_job_is_open_to_others_whatever_the_umask(distdl_home, back
     assert [path for path in left if too_open(path)] == []
 
 
-@pytest.mark.parametrize(("mode", "who"), [(0o777, "everybody"), (0o775, "the group with gid")])
+@pytest.mark.parametrize(("mode", "who"), [(0o777, "everyone"), (0o775, "the group with gid")])
 def test_a_data_directory_that_others_may_write_is_refused(distdl_home, mode, who):
     distdl_home.mkdir()
     distdl_home.chmod(mode)

@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter.clusters.base import NodeSample, Stream
-from distdl_jupyter.core.resources import ResourceBook
+from distdl_jupyter.core.resources import ResourceHistory
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.supervisor import parts
@@ -31,7 +31,7 @@ def sample(t, node=0, memory=4 * GB, about=False):
 
 
 def read(folder):
-    reader = ResourceBook(folder.resources)
+    reader = ResourceHistory(folder.resources)
     return [(one.t, one.node) for one in reader.read()]
 
 
@@ -67,7 +67,7 @@ def test_memory_of_torch_that_a_rank_reports_is_kept_with_the_next_sample(folder
         recorder.take(Stream(-1, 0, "out"), [RankReport({**report, "t": t, "gpu_memory": [3 * 10**9, 4 * 10**9]})])
         recorder.take_samples([sample(t)])
     recorder.close()
-    before, _, after = ResourceBook(folder.resources).read()
+    before, _, after = ResourceHistory(folder.resources).read()
     assert folder.resources.read_bytes().count(b'"torch"') == 1, "what is as before is not written again"
     assert before.ranks[0].torch_allocated is None
     assert (after.ranks[0].torch_allocated, after.ranks[0].torch_reserved) == pytest.approx((3 * GB, 4 * GB))

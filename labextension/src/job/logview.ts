@@ -561,11 +561,5 @@ function written({ text, styles }: Row, query: string, current: boolean): Node[]
 }
 
 function styled(text: string, style: string): HTMLElement {
-  const words = style.split(' ');
-  const part = h('span', { class: words.map((word) => (word.includes('#') ? '' : `dd-sgr-${word}`)).filter(Boolean).join(' ') }, text);
-  for (const word of words) {
-    if (word.startsWith('38#')) part.style.color = word.slice(2);
-    if (word.startsWith('48#')) part.style.backgroundColor = word.slice(2);
-  }
-  return part;
+  return h('span', { class: style.split(' ').map((code) => `dd-sgr-${code}`).join(' ') }, text);
 }
