@@ -70,12 +70,12 @@ class CodePattern:
 
     def find_initializer(self, code: CodeAnalysis) -> Call | None:
         """Return the first call that initializes communication, or None if there is none."""
-        calls = (call for call in code.calls if call.last in self.initializers)
+        calls = (call for call in code.calls if call.short_name in self.initializers)
         return next((call for call in calls if call.name.startswith(self.package)), None)
 
     def format_call(self, call: Call) -> str:
         """Return a call that initializes communication, as users write it."""
-        return self.call if self.package else f"{call.last}()"
+        return self.call if self.package else f"{call.short_name}()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +239,8 @@ def check_cuda(code: CodeAnalysis, spec: JobSpec, devices: Sequence[int] | None 
 
 
 def _uses_cuda(call: Call) -> bool:
-    if call.name.startswith("torch.cuda.") or (call.last == "cuda" and isinstance(call.node.func, ast.Attribute)):
-        return call.last not in _CPU_FUNCTIONS
+    if call.name.startswith("torch.cuda.") or (call.short_name == "cuda" and isinstance(call.node.func, ast.Attribute)):
+        return call.short_name not in _CPU_FUNCTIONS
     arguments = [*call.node.args, *(keyword.value for keyword in call.node.keywords)]
     values = [argument.value for argument in arguments if isinstance(argument, ast.Constant)]
-    return call.last != "print" and any(isinstance(value, str) and _DEVICE.fullmatch(value) for value in values)
+    return call.short_name != "print" and any(isinstance(value, str) and _DEVICE.fullmatch(value) for value in values)

@@ -38,7 +38,7 @@ _NEWEST = re.compile(r"(?:last|latest|newest|current)(?:[-_.]|$)", re.IGNORECASE
 #: Files next to checkpoints that are not checkpoints.
 _OTHER_FILE = re.compile(r".*\.(?:txt|json|ya?ml|toml|csv|log|md|py|html|png|svg)", re.IGNORECASE)
 _SHARD, _FOLDER_FILE = re.compile(frameworks.SHARD_RE), re.compile(frameworks.FOLDER_RE)
-_PIECE = re.compile(frameworks.PIECE_RE)
+_PART = re.compile(frameworks.PIECE_RE)
 #: Seconds without a change after which a checkpoint counts as complete.
 _SETTLE_SECONDS = 30.0
 
@@ -148,10 +148,10 @@ def search(root: Path, inside: str = "") -> Iterator[Checkpoint]:
         with contextlib.suppress(OSError):
             # A small file without a suffix names the newest checkpoint.
             if "." in file.name or file.stat(follow_symlinks=False).st_size > _MAX_POINTER_BYTES:
-                piece = _PIECE.fullmatch(file.name)
-                groups.setdefault(piece[1] if piece else file.name, []).append(file)
-    for name, pieces in groups.items():
-        yield _make_checkpoint(root, prefix + name, [prefix + piece.name for piece in pieces], pieces)
+                match = _PART.fullmatch(file.name)
+                groups.setdefault(match[1] if match else file.name, []).append(file)
+    for name, parts in groups.items():
+        yield _make_checkpoint(root, prefix + name, [prefix + part.name for part in parts], parts)
     for entry in entries:
         if entry.is_dir(follow_symlinks=False) and not _UNFINISHED.fullmatch(entry.name):
             yield from search(root, prefix + entry.name)

@@ -83,10 +83,9 @@ class Redactor:
         self._multiline_values = [value for value in self._values if "\n" in value]
 
     @classmethod
-    def from_variables(cls, *environments: Mapping[str, str]) -> Redactor:
-        """Return a redactor for the variables whose name looks secret, and for all values of the last mapping."""
-        *named, secrets = environments
-        values = [value for mapping in named for name, value in mapping.items() if _has_secret_name(name, value)]
+    def from_variables(cls, environment: Mapping[str, str], secrets: Mapping[str, str]) -> Redactor:
+        """Return a redactor for the values of ``secrets``, and of variables whose name looks secret."""
+        values = [value for name, value in environment.items() if _has_secret_name(name, value)]
         return cls(value for value in (*values, *secrets.values()) if not _is_plain(value))
 
     def mask_text(self, string: str) -> str:

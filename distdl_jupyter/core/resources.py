@@ -200,11 +200,13 @@ class ResourceHistory:
         usages = {}
         for rank, (cpu, memory) in line.ranks.items():
             rank_gpus = [(gpu.memory, *line.gpus[gpu.number]) for gpu in gpus if rank in gpu.ranks]
-            limits, busy, used, power = zip(*rank_gpus, strict=True) if rank_gpus else ((), (), (), ())
+            limits, busy, gpu_memory, power = zip(*rank_gpus, strict=True) if rank_gpus else ((), (), (), ())
             percents = [percent for percent in busy if percent is not None]
             mean = sum(percents) / len(percents) if percents else None
             torch = self._torch.get(rank, ())
-            usages[rank] = RankUsage(cpu, memory, mean, _sum_known(used), _sum_known(limits), _sum_known(power), *torch)
+            usages[rank] = RankUsage(
+                cpu, memory, mean, _sum_if_any(gpu_memory), _sum_if_any(limits), _sum_if_any(power), *torch
+            )
         sample = ResourceSample(line.t, line.node, NodeUsage(*line.machine), usages)
         self.count += 1
         self.samples[line.node] = sample
@@ -224,8 +226,8 @@ class ResourceHistory:
         for index, (rank, usage) in enumerate(sorted(sample.ranks.items())):
             values = {name: getattr(usage, name, None) for name in CURVES}
             if index == 0:
-                values["disk"] = _sum_known((machine.disk_read, machine.disk_written))
-                values["network"] = _sum_known((machine.received, machine.sent))
+                values["disk"] = _sum_if_any((machine.disk_read, machine.disk_written))
+                values["network"] = _sum_if_any((machine.received, machine.sent))
             if values := {name: value for name, value in values.items() if value is not None}:
                 self.curves.apply({"type": "metric", "rank": rank, "step": step, "t": sample.t, "values": values})
 
@@ -237,9 +239,9 @@ class ResourceHistory:
         return sorted(problems, key=lambda problem: ("memory", "gpu_memory", "gpu").index(problem.kind))
 
 
-def _sum_known(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+def _sum_if_any(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None
 
 
 def _find_problems(samples: Sequence[ResourceSample], host: str) -> Iterator[ResourceProblem]:
@@ -255,9 +257,9 @@ def _find_problems(samples: Sequence[ResourceSample], host: str) -> Iterator[Res
         rate = _compute_growth([(sample.t, sample.machine.memory) for sample in samples], _MIN_GROWTH * machine.limit)
         growth, growing_rank = max((get_growth(rank, "memory"), rank) for rank in ranks)
         if machine.memory >= FULL_SHARE * machine.limit:
-            used, rank = max((usage.memory or 0.0, rank) for rank, usage in ranks.items())
+            max_memory, rank = max((usage.memory or 0.0, rank) for rank, usage in ranks.items())
             text = f"The memory{on_host} is {100 * machine.memory / machine.limit:.0f} % full {free}. "
-            yield ResourceProblem("memory", rank, host, f"{text}Rank {rank} uses the most, {size(used)}.")
+            yield ResourceProblem("memory", rank, host, f"{text}Rank {rank} uses the most, {size(max_memory)}.")
         elif rate and available / rate <= _FORECAST_SECONDS and growth >= _MIN_RANK_SHARE * rate:
             text = f"Rank {growing_rank}{on_host} will run out of memory in about {duration(available / rate)} if its "
             text += f"memory keeps growing by {size(rate)} per second {free}."
@@ -284,10 +286,10 @@ def _compute_growth(points: Sequence[tuple[float, float | None]], min_growth: fl
     Returns 0 unless the value grew in each quarter of the time, by at least ``min_growth`` in ``_TREND_SECONDS`` or
     more.
     """
-    known = [(t, value) for t, value in points if value is not None]
-    if not known:
+    measured = [(t, value) for t, value in points if value is not None]
+    if not measured:
         return 0.0
-    quarter_points = [known[(len(known) - 1) * quarter // 4] for quarter in range(5)]
+    quarter_points = [measured[(len(measured) - 1) * quarter // 4] for quarter in range(5)]
     (start, first), (end, last) = quarter_points[0], quarter_points[-1]
     is_steady = all(before < after for (_, before), (_, after) in pairwise(quarter_points))
     is_trend = is_steady and end - start >= _TREND_SECONDS and last - first >= min_growth

@@ -67,13 +67,13 @@ class Call:
     function: str
 
     @property
-    def last(self) -> str:
+    def short_name(self) -> str:
         """The last part of the name."""
         return self.name.rpartition(".")[2]
 
     @property
     def location(self) -> str:
-        """The location for display."""
+        """The location, such as "line 3 of In [7]"."""
         return f"line {self.line} of {self.label}"
 
     @property
@@ -98,9 +98,9 @@ class CodeAnalysis:
     #: Labels of the training code itself, without modules that are sent with it.
     training_labels: set[str] = field(default_factory=set)
 
-    def find_call(self, *last: str) -> Call | None:
-        """Return the first call of one of these functions, by the last part of the name, or None."""
-        return next((call for call in self.calls if call.last in last), None)
+    def find_call(self, *short_names: str) -> Call | None:
+        """Return the first call of one of these functions, or None."""
+        return next((call for call in self.calls if call.short_name in short_names), None)
 
     def find_helper(self) -> Call | None:
         """Return the first call of another library or an unread function that may set up distributed training."""
@@ -122,11 +122,11 @@ def _select_modules(
 ) -> Iterator[tuple[CodeText, ast.Module]]:
     """Yield the texts to read with their trees: the code, and the modules that it imports directly or indirectly."""
     texts, names = list(texts), [*aliases.values(), *imports]
-    for piece in texts:
-        if not piece.is_module and (tree := try_parse(piece.text)) is not None:
+    for source in texts:
+        if not source.is_module and (tree := try_parse(source.text)) is not None:
             names += list_imported_names(tree)
-            yield piece, tree
-    unread = {get_module_name(piece.label): piece for piece in texts if piece.is_module}
+            yield source, tree
+    unread = {get_module_name(source.label): source for source in texts if source.is_module}
     budget = _MAX_CHARACTERS
     while names:
         parts = names.pop().split(".")
@@ -164,18 +164,18 @@ def analyze(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Coll
     reading the hundreds of modules of a large project would take seconds and yield much that is irrelevant here.
     """
     code = CodeAnalysis(imports={*imports})
-    for piece, tree in _select_modules(texts, aliases, imports):
+    for source, tree in _select_modules(texts, aliases, imports):
         code.is_parsed = True
-        if not piece.is_module:
-            code.training_labels.add(piece.label)
+        if not source.is_module:
+            code.training_labels.add(source.label)
         tree_aliases, assigned = _collect_names(tree, code.identifiers)
         code.imports.update(name.partition(".")[0] for name in tree_aliases.values())
         code.assigned.update(assigned)
         code.rank_names.update(name for name, value in assigned.items() if _holds_rank(value))
-        _add_calls(code, tree, piece, {**_ALIASES, **aliases, **tree_aliases})
+        _add_calls(code, tree, source, {**_ALIASES, **aliases, **tree_aliases})
     code.imports.update(name.partition(".")[0] for name in aliases.values())
     # If a function is called under a condition on the rank, only one rank makes the calls in it.
-    guarded = {call.last for call in code.calls if call.is_on_one_rank} - {""}
+    guarded = {call.short_name for call in code.calls if call.is_on_one_rank} - {""}
     code.calls = [replace(call, is_on_one_rank=call.is_on_one_rank or call.function in guarded) for call in code.calls]
     return code
 
@@ -183,7 +183,7 @@ def analyze(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Coll
 def _add_calls(
     code: CodeAnalysis,
     node: ast.AST,
-    piece: CodeText,
+    source: CodeText,
     aliases: Mapping[str, str],
     function: str = "",
     *,
@@ -191,8 +191,8 @@ def _add_calls(
 ) -> None:
     """Add the calls in a node and its children, and whether they are inside a condition on the rank."""
     if isinstance(node, ast.Call):
-        line = node.lineno + piece.first_line - 1
-        code.calls.append(Call(get_dotted_name(node.func, aliases), node, piece.label, line, is_on_one_rank, function))
+        line = node.lineno + source.first_line - 1
+        code.calls.append(Call(get_dotted_name(node.func, aliases), node, source.label, line, is_on_one_rank, function))
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         function = node.name
     elif isinstance(node, ast.If | ast.IfExp | ast.While):
@@ -201,7 +201,7 @@ def _add_calls(
         is_guarded = is_on_one_rank
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
-                _add_calls(code, child, piece, aliases, function, is_on_one_rank=is_guarded)
+                _add_calls(code, child, source, aliases, function, is_on_one_rank=is_guarded)
             # After ``if rank != 0: return`` only one rank executes the rest of the block.
             if isinstance(child, ast.If) and isinstance(child.body[-1], _EXIT_STATEMENTS):
                 is_guarded = is_guarded or _is_guard(child.test, code.rank_names)

@@ -71,9 +71,9 @@ def _find_fixed_path(call: Call, code: CodeAnalysis) -> str | None:
 def _find_written_path(call: Call) -> ast.expr | None:
     if call.name in ("open", "io.open", "builtins.open"):
         return _find_argument(call, 0) if _opens_for_writing(call, 1) else None
-    if call.last == "open" and isinstance(call.node.func, ast.Attribute):
+    if call.short_name == "open" and isinstance(call.node.func, ast.Attribute):
         return call.node.func.value if _opens_for_writing(call, 0) else None
-    if call.last in ("write_text", "write_bytes") and isinstance(call.node.func, ast.Attribute):
+    if call.short_name in ("write_text", "write_bytes") and isinstance(call.node.func, ast.Attribute):
         return call.node.func.value
     if call.name in _PATH_SECOND_CALLS:
         return _find_argument(call, 1)
@@ -122,7 +122,7 @@ def check_sources(code: CodeAnalysis, spec: JobSpec) -> Check | None:
 
 def _find_data_path_calls(code: CodeAnalysis) -> list[Call]:
     """Return the calls of ``data_path`` outside sent modules, because the job may not use these."""
-    return [call for call in code.calls if call.last == "data_path" and call.label in code.training_labels]
+    return [call for call in code.calls if call.short_name == "data_path" and call.label in code.training_labels]
 
 
 def _check_missing_sources(calls: list[Call], sources: tuple[DataSource, ...]) -> Iterator[Finding]:

@@ -52,7 +52,7 @@ def check_backend(code: CodeAnalysis, draft: CapturedCode, spec: JobSpec, select
         return Check(name, f"{registry.resolve_label(spec.distributed_backend)} initializes it")
     finding = _find_mismatch(code, spec, selected)
     if finding is None and (call := code.find_helper()) is not None:
-        return Check(name, f"{call.last}() in {call.location} may initialize it")
+        return Check(name, f"{call.short_name}() in {call.location} may initialize it")
     finding = finding or _make_not_initialized(usage, draft, spec, code)
     return Check(name, "not initialized", (finding,))
 
@@ -155,7 +155,7 @@ def _starts_processes(call: Call, code: CodeAnalysis) -> bool:
     """Return whether a call starts processes that train together."""
     if _SPAWN_PATTERN.fullmatch(call.name):
         return True
-    target = _find_target(call) if call.last == "Process" else None
+    target = _find_target(call) if call.short_name == "Process" else None
     return isinstance(target, ast.Name) and any(
         other.function == target.id and other.name in _GROUP_CALLS for other in code.calls
     )
@@ -166,7 +166,7 @@ def _find_target(call: Call) -> ast.expr | None:
     functions = [
         argument.value for argument in call.node.keywords if argument.arg in ("target", "fn", "function", "func")
     ]
-    positional = [] if call.last == "Process" else [*call.node.args]
+    positional = [] if call.short_name == "Process" else [*call.node.args]
     return next(
         (argument for argument in [*functions, *positional] if isinstance(argument, ast.Name | ast.Attribute)), None
     )
@@ -210,7 +210,7 @@ def check_gradients(code: CodeAnalysis, spec: JobSpec, usage: Any) -> Check:
         return Check(name, "no backward() call in the code")
     if not code.uses(*usage.averaging_names):
         if (helper := code.find_helper()) is not None:
-            return Check(name, f"{helper.last}() in {helper.location} may average them")
+            return Check(name, f"{helper.short_name}() in {helper.location} may average them")
         finding = Finding(
             "warning",
             "gradients-not-averaged",

@@ -191,9 +191,7 @@ def test_a_log_has_the_colours_of_the_program_and_a_job_its_cost(static_page):
     story.set_up()
     hues = "".join(f"\x1b[{code}m{code}\x1b[0m " for code in (*range(30, 38), *range(90, 98), *range(40, 48)))
     story.line(0, hues)
-    story.line(
-        0, "\x1b[1;32mepoch 1\x1b[0m \U0001f600 \x1b[35mloss\x1b[0m \x1b[3;4m0.5\x1b[0m \x1b[7mreversed\x1b[0m"
-    )
+    story.line(0, "\x1b[1;32mepoch 1\x1b[0m \U0001f600 \x1b[35mloss\x1b[0m \x1b[3;4m0.5\x1b[0m \x1b[7mreversed\x1b[0m")
     story.line(0, "\x1b[31mWARNING\x1b[0m on stderr", "err")
     story.event("result", rank=0, ok=True, repr="None")
     story.event("rank", rank=0, status="ended", code=0)

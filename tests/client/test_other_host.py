@@ -39,7 +39,10 @@ def test_the_job_is_shown_as_running_there(folder):
     view = client.attach(folder.id).view()
     assert (view.state, view.remote_writer.host) == (State.RUNNING, "login1")
     remedy = f"Check it on login1. If that host is gone for good, run: distdl lost {folder.id[-5:]}"
-    assert make_card(view, time.time()).notice.text == f"Its supervisor runs on login1. Last heartbeat: 3 min ago. {remedy}"
+    assert (
+        make_card(view, time.time()).notice.text
+        == f"Its supervisor runs on login1. Last heartbeat: 3 min ago. {remedy}"
+    )
     assert view.to_json()["elsewhere"]["host"] == "login1"
     (row,) = [one.row for one in JobIndex().read_all()]
     assert (row.state, row.message) == ("running", "Its supervisor runs on login1. Last heartbeat: 3 min ago.")

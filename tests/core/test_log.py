@@ -223,10 +223,7 @@ def test_whatever_comes_is_printable(text):
 
 
 def test_colours_stand_beside_the_text_that_javascript_counts():
-    line = (
-        f"{ESC}[36m(pid=7){ESC}[0m \U0001f600 {ESC}[1;35mbad{ESC}[22m,{ESC}[m "
-        f"{ESC}]0;title\x07{ESC}[44mend"
-    )
+    line = f"{ESC}[36m(pid=7){ESC}[0m \U0001f600 {ESC}[1;35mbad{ESC}[22m,{ESC}[m {ESC}]0;title\x07{ESC}[44mend"
     text, styles = styled(line)
     assert text == printable(line) == "(pid=7) \U0001f600 bad, end"
     units = text.encode("utf-16-le")

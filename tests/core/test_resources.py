@@ -80,7 +80,9 @@ def test_memory_that_runs_towards_its_limit_names_the_rank_that_grows(fold):
     grows = [sample(t, {2: [1.0, 2 * GB], 3: [1.0, (1 + t / 10) * GB]}, memory=(4 + t / 10) * GB) for t in range(40)]
     _, marks = fold(grows)
     assert [(mark.kind, mark.rank) for mark in marks] == [("memory", 3)]
-    assert marks[0].text.startswith("Rank 3 on gpu2 will run out of memory in about 1 min 21 s if its memory keeps growing by ")
+    assert marks[0].text.startswith(
+        "Rank 3 on gpu2 will run out of memory in about 1 min 21 s if its memory keeps growing by "
+    )
     others = [sample(t, {3: [1.0, (1 + t / 40) * GB]}, memory=(9 + t / 10) * GB) for t in range(40)]
     assert fold(others)[1] == [], "other programs grow"
     held = [sample(40 + t, {3: [1.0, 5 * GB]}, memory=8 * GB) for t in range(60)]
