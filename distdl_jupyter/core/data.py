@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 from urllib.parse import parse_qsl, unquote
 
 from distdl_jupyter.core.errors import InvalidSpec
@@ -124,24 +124,20 @@ def parse_source(name: str, value: Any) -> DataSource:
         raise _make_error("data-name-invalid", text, "Use letters, digits and underscores, starting with a letter.")
     if isinstance(value, DataSource):
         return value
-    if isinstance(value, Mapping):
-        query = dict(value)
-        text = str(query.pop("url", ""))
-    elif isinstance(value, str | os.PathLike):
-        text, query = str(value), {}
-        if "://" in text or text.startswith("shared:"):
-            text, _, options = text.partition("?")
-            query = dict(parse_qsl(options, keep_blank_values=True))
-    else:
+    if not isinstance(value, str | os.PathLike):
         message = f"The data source {name} is a {type(value).__name__}, not an address."
         hint = 'Write a DataFrame to a folder with dataframe.write.parquet("/mnt/data"), and use "shared:/mnt/data".'
         raise _make_error("data-not-an-address", message, hint)
+    text, query = str(value), dict[str, str]()
+    if "://" in text or text.startswith("shared:"):
+        text, _, options = text.partition("?")
+        query = dict(parse_qsl(options, keep_blank_values=True))
     if any(_SIGNATURE_OPTION.fullmatch(key) for key in query):
         message = "The address of a data source must not contain a shared access signature, because it would be stored."
         hint = "Remove everything after the ? and sign in to Azure, or give the nodes their own credentials."
         raise _make_error("data-signature-in-address", message, hint)
-    mode: Any = str(query.pop("mode", "download"))
-    shard = query.pop("shard", False) not in (False, "0", "false", "no")
+    mode: Any = query.pop("mode", "download")
+    shard = query.pop("shard", "no") not in ("0", "false", "no")
     if mode not in get_args(Mode):
         raise _make_error("data-mode-invalid", f"mode must be download or mount, not {mode!r}.")
     if query:
@@ -175,7 +171,7 @@ def _parse(text: str) -> DataSource:
         raise _make_error("data-container-name-invalid", f"{container!r} is not a valid {noun} name.", _ADDRESS_HINT)
     if scheme == "https":
         prefix = _check_file(text, unquote(prefix))
-    return DataSource(name="data", scheme=scheme, container=container, prefix=prefix.strip("/"))
+    return DataSource(name="data", scheme=cast(Scheme, scheme), container=container, prefix=prefix.strip("/"))
 
 
 def _check_file(text: str, path: str) -> str:

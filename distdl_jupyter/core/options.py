@@ -128,8 +128,9 @@ def _check_variables(value: Any, field: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class KeepRule:
-    """How many checkpoints of each group are not deleted: the newest, and the best by a metric."""
+    """How many checkpoints of each group are not deleted: the newest, and the best by a metric. ``text`` is the rule."""
 
+    text: str
     last: int
     best: int = 0
     metric: str = ""
@@ -149,7 +150,7 @@ def parse_keep_rule(text: str, field: str = "keep_checkpoints") -> KeepRule:
         raise InvalidSpec(message, code="keep-checkpoints-invalid", field=field)
     metric = (match["metric"] or "").strip()
     highest = match["direction"] == "highest" or (match["direction"] is None and more_is_better(metric))
-    return KeepRule(int(match["last"]), int(match["best"] or 0), metric, highest)
+    return KeepRule(text, int(match["last"]), int(match["best"] or 0), metric, highest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +271,7 @@ class JobOptions:
         metavar="N", value_type=int, aliases=("reset_limit",), label="Restarts", format_value="up to {}".format,
     )  # fmt: skip
     keep_checkpoints: str = _option(
-        "", lambda value, field: str(value) if parse_keep_rule(str(value), field) else "",
+        "", lambda value, field: parse_keep_rule(str(value), field).text,
         "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (add lowest or highest "
         "before the metric to choose)", default_text="all", metavar="RULE", is_in_form=False, label="Keeps checkpoints",
     )  # fmt: skip

@@ -233,7 +233,7 @@ class ResourceHistory:
 
     def find_problems(self) -> list[ResourceProblem]:
         """Return the current problems, the most severe first: exhausted memory, then idle GPUs."""
-        problems = []
+        problems: list[ResourceProblem] = []
         for node, samples in self._recent.items():
             problems += _find_problems(samples, self.nodes.get(node, NodeInfo()).host)
         return sorted(problems, key=lambda problem: ("memory", "gpu_memory", "gpu").index(problem.kind))

@@ -86,6 +86,7 @@ class Call:
 class CodeAnalysis:
     """All source of a job that could be parsed. ``identifiers`` are all names and attributes that occur in it."""
 
+    texts: tuple[CodeText, ...] = ()
     calls: list[Call] = field(default_factory=list)
     identifiers: set[str] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
@@ -163,7 +164,7 @@ def analyze(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Coll
     modules that are sent with the code, only those that it imports are read, at most ``_MAX_CHARACTERS`` characters:
     reading the hundreds of modules of a large project would take seconds and yield much that is irrelevant here.
     """
-    code = CodeAnalysis(imports={*imports})
+    code = CodeAnalysis(tuple(texts), imports={*imports})
     for source, tree in _select_modules(texts, aliases, imports):
         code.is_parsed = True
         if not source.is_module:

@@ -127,8 +127,6 @@ def check_space(parameters: Any) -> Space:
         type_name = type(domain).__name__
         if isinstance(domain, Range | Choice):
             space[name] = domain
-        elif isinstance(domain, set | frozenset):
-            space[name] = _make_choice(sorted(domain, key=repr), name)
         elif isinstance(domain, list | tuple | range) or hasattr(domain, "choices"):  # Optuna's distribution
             space[name] = _make_choice(getattr(domain, "choices", domain), name)
         elif type_name in ("FloatDistribution", "IntDistribution") and domain.step in (None, 1):

@@ -142,11 +142,6 @@ class JobFolder:
             hint = f"Another version of distdl_jupyter may have written it. Use that version, or delete it: {remove}"
             raise JobNotFound(message, code="job-spec-invalid", hint=hint) from error
 
-    @property
-    def last_write(self) -> float:
-        """The time of the last write to events or log (epoch seconds), or 0 if they do not exist."""
-        return locks.get_last_write(self.events, self.log)
-
     def read_supervisor(self) -> locks.Holder:
         """Return the holder of the job's lock, with the time when lock or log were last written."""
         return locks.read_holder(self.lock, self.events, self.log)

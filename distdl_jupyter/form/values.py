@@ -124,8 +124,7 @@ def _list_data_rows(option: Any) -> Iterator[DataRow]:
         try:
             source = data.parse_source(name, address)
         except InvalidSpec:
-            text = str(address.get("url", "") if isinstance(address, Mapping) else address)
-            yield DataRow(name, mask_signature(text))
+            yield DataRow(name, mask_signature(str(address)))
         else:
             yield DataRow(source.name, source.address, source.shard, source.mode)
 

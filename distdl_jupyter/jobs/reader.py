@@ -20,7 +20,7 @@ from distdl_jupyter.core import events, files, logfile, registry, tracking
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event
 from distdl_jupyter.core.humanize import short_id
-from distdl_jupyter.core.locks import JobLock
+from distdl_jupyter.core.locks import JobLock, get_last_write
 from distdl_jupyter.core.log import MAX_ROWS, LogBook, LogWindow
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.resources import ResourceHistory
@@ -131,7 +131,7 @@ class JobReader:
         now = time.monotonic()
         if received:
             if self._received_at:  # old events do not prove that the writer is alive
-                written = self.folder.last_write
+                written = get_last_write(self.folder.events, self.folder.log)
                 self._received_at = now - (max(0.0, time.time() - written) if written else 0.0)
             if self.view.remote_writer is not None:
                 self._note_writer()
