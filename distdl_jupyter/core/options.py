@@ -128,7 +128,7 @@ def _check_variables(value: Any, field: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class KeepRule:
-    """How many checkpoints of each group are not deleted: the newest, and the best by a metric. ``text`` is the rule."""
+    """The number of checkpoints of each group to keep: the newest, and the best by a metric. ``text`` is the rule."""
 
     text: str
     last: int
