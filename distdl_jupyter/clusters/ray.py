@@ -1,9 +1,9 @@
-"""Ray clusters: runs an agent in each bundle of a placement group, and any backend on these agents.
+"""Ray clusters: run an agent in each bundle of a placement group, and any backend on these agents.
 
-* The placement group has a bundle for each node of the job, each on a different node of Ray. Until Ray's scheduler has
-  allocated them, the job is preparing and shows the reason.
-* In each bundle an actor runs the same agent as ``ssh``, as a child with pipes. Calls of the actor transfer the bytes,
-  so nothing connects to this machine, and ``ray://`` works from behind a firewall.
+* The placement group has a bundle for each node of the job, each on a different Ray node. Until Ray has allocated
+  them, the job is preparing and shows the reason.
+* In each bundle an actor runs the same agent as ``ssh`` as a child process. Method calls on the actor transfer its
+  input and output, so nothing connects to this machine, and ``ray://`` works from behind a firewall.
 * When the supervisor exits, Ray ends its actors. An agent whose input ends also ends all processes it has started.
 
 Ray is imported inside functions. Lists, checks and sweeps run in a separate process, because a process can only be
@@ -51,12 +51,15 @@ from distdl_jupyter.core.spec import JobSpec
 _ACTOR_SECONDS = 120.0
 #: Seconds between two reports while a job waits.
 _POLL_SECONDS = 0.5
-#: The seconds that an actor's ``read`` waits for output, and the maximum number of bytes that it returns.
-_READ_SECONDS, _MAX_READ_BYTES = 1.0, 1 << 20
-#: Concurrent calls of an actor: one writes, one reads, one ends the agent.
+#: How long an actor's ``read`` waits for output.
+_READ_SECONDS = 1.0
+#: The maximum number of bytes that ``read`` returns.
+_MAX_READ_BYTES = 1 << 20
+#: The maximum number of concurrent calls of an actor: one writes, one reads, one ends the agent.
 _MAX_CALLS = 4
 #: Variables of Ray's workers that agents do not inherit, because a rank may be a driver of another Ray cluster.
-_HIDDEN_VARIABLES = ("RAY_ADDRESS", "RAY_JOB_ID", "RAY_RAYLET_PID")
+_EXCLUDED_VARIABLES = ("RAY_ADDRESS", "RAY_JOB_ID", "RAY_RAYLET_PID")
+#: Ray's namespace of the actors, and the prefix of the names of placement groups.
 _NAMESPACE = "distdl"
 #: Ray's client server reports this while it still holds the port of a killed client, or if its process for the new
 #: client did not start within 30 s. A later attempt may succeed.
@@ -111,7 +114,7 @@ class RayCluster(AgentCluster):
         options.build_bundle(1)
 
     def detail(self, options: RayOptions) -> str:
-        """Return the address."""
+        """Return the address of the Ray cluster."""
         return options.address
 
     def list_nodes(self, options: RayOptions) -> list[NodeInfo]:
@@ -138,14 +141,12 @@ class RayCluster(AgentCluster):
             count = min(spec.node_count, max(_count_fitting(ray, bundle), context.min_node_count))
             spec = dataclasses.replace(spec, node_count=count)
         resources = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
-        message = f"waiting for {plural(spec.node_count, 'node')} of Ray with {resources} free"
+        message = f"waiting for {plural(spec.node_count, 'Ray node')} with {resources} free"
         bundles = [bundle] * spec.node_count
         group = ray.util.placement_group(bundles, strategy="STRICT_SPREAD", name=f"{_NAMESPACE}-{spec.id}")
         self._allocation.callback(_call_quietly, ray.util.remove_placement_group, group)
         while not group.wait(_POLL_SECONDS):
-            fitting_count = _count_fitting(ray, bundle)
-            size_note = f"{fitting_count or 'none'} of its nodes {'is' if fitting_count == 1 else 'are'} that large"
-            context.report("stage", f"{message}; {size_note}")
+            context.report("stage", f"{message}; large enough: {plural(_count_fitting(ray, bundle), 'node')}")
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
         actors = [_create_actor(ray, strategy(group, index), bundle) for index in range(spec.node_count)]
         self._connections = _start_agents(ray, actors, options)
@@ -162,11 +163,11 @@ class RayCluster(AgentCluster):
 
 
 class _AgentActor:
-    """Runs on a node of Ray. The class uses no module-level names, because the node may lack this package."""
+    """Runs an agent on a Ray node. The class uses no module-level names, because the node may lack this package."""
 
     _process: Any
 
-    def begin(self, first_input: bytes, hidden: Sequence[str]) -> tuple[str, str]:
+    def begin(self, first_input: bytes, excluded: Sequence[str]) -> tuple[str, str]:
         """Start the agent and return the name and the address of the node."""
         import os
         import socket
@@ -176,7 +177,7 @@ class _AgentActor:
 
         import ray
 
-        environment = {name: value for name, value in os.environ.items() if name not in hidden}
+        environment = {name: value for name, value in os.environ.items() if name not in excluded}
         path, program = first_input.replace(b"{python}", sys.executable.encode(), 1).split(b"\n", 1)
         command = [path.decode(), "-c", "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"]
         self._error_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process exits
@@ -194,7 +195,7 @@ class _AgentActor:
             self._process.stdin.close()
 
     def read(self, seconds: float, size: int) -> bytes | None:
-        """Return new output, b"" if there is none within ``seconds``, None at the end."""
+        """Return new output, b"" if there is none within ``seconds``, or None at the end."""
         import select
 
         if not select.select([self._process.stdout], [], [], seconds)[0]:
@@ -202,7 +203,7 @@ class _AgentActor:
         return self._process.stdout.read(size) or None
 
     def wait(self, seconds: float) -> tuple[int, bytes]:
-        """Return the exit code and the end of the error output. Raises subprocess.TimeoutExpired."""
+        """Return the exit code and the end of stderr. Raises subprocess.TimeoutExpired."""
         code = int(self._process.wait(seconds))
         self._error_file.seek(0)
         return code, self._error_file.read()[-4096:]
@@ -216,21 +217,19 @@ def _create_actor(ray: Any, strategy: Any, bundle: dict[str, float]) -> Any:
 
 def _start_agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connection]:
     """Start an agent in each actor and return the connections. Raises LaunchFailed, ReachError."""
-    # The agent's input ends with the actor, which Ray ends with the supervisor.
     stdin = package.build_first_input("{python}", options.directory or DEFAULT_DIRECTORY, [AGENT_TIMEOUT])
     try:
-        addresses = ray.get([actor.begin.remote(stdin, _HIDDEN_VARIABLES) for actor in actors], timeout=_ACTOR_SECONDS)
+        addresses = ray.get(
+            [actor.begin.remote(stdin, _EXCLUDED_VARIABLES) for actor in actors], timeout=_ACTOR_SECONDS
+        )
     except ray.exceptions.RayError as error:
         message = f"Ray could not start the agents: {_get_first_line(error)}."
         raise LaunchFailed(message, code="ray-agents-not-started") from error
     # Ray assigns bundles to nodes in any order.
-    ordered = sorted(zip(actors, addresses, strict=True), key=lambda pair: pair[1])
-    names = make_names_distinct([hostname for _actor, (hostname, _address) in ordered])
-    links = [
-        (Host(name, address), _ActorLink(ray, actor, name))
-        for name, (actor, (_hostname, address)) in zip(names, ordered, strict=True)
-    ]
-    return start_all(links)
+    rows = sorted(zip(addresses, actors, strict=True), key=lambda row: row[0])
+    names = make_names_distinct([hostname for (hostname, _address), _actor in rows])
+    hosts = [Host(name, address) for name, ((_hostname, address), _actor) in zip(names, rows, strict=True)]
+    return start_all([(host, _ActorLink(ray, actor, host.name)) for host, (_, actor) in zip(hosts, rows, strict=True)])
 
 
 class _ActorLink(Link):
@@ -244,7 +243,7 @@ class _ActorLink(Link):
         self._reason = ""
 
     async def read(self) -> bytes:
-        """Return the next output of the agent."""
+        """Return new output of the agent, or b"" at the end."""
         with self._record_loss():
             while (content := await self._actor.read.remote(_READ_SECONDS, _MAX_READ_BYTES)) is not None:
                 if content:
@@ -258,7 +257,7 @@ class _ActorLink(Link):
 
     @contextlib.contextmanager
     def _record_loss(self) -> Iterator[None]:
-        """Record why the actor does not respond, so that its output ends and ``why_ended`` returns the reason."""
+        """Record why the actor does not respond; its output then ends, and ``why_ended`` returns the reason."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - Ray also raises errors of its client library
@@ -283,11 +282,11 @@ class _ActorLink(Link):
         """Return why the output ended."""
         if not self._reason:
             await self.end(2.0)
-        return self._reason or f"The agent on {self._name} ended with code {self._code}{self.last_line}."
+        return self._reason or f"The agent on {self._name} exited with code {self._code}{self.last_line}."
 
 
 def _connect_ray(address: str) -> Any:
-    """Return Ray's module, connected to a cluster. Raises LaunchFailed."""
+    """Connect to a cluster and return the module ``ray``. Raises LaunchFailed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # otherwise a late call would start a local cluster
     import ray
@@ -319,13 +318,13 @@ def _connect_ray(address: str) -> Any:
 
 
 def _call_quietly(call: Callable[..., object], *arguments: object) -> None:
-    """Call Ray to release resources, and ignore errors, because the cluster may no longer exist."""
+    """Release a Ray resource and ignore errors, because the cluster may no longer exist."""
     with contextlib.suppress(Exception):
         call(*arguments)
 
 
 def _count_fitting(ray: Any, bundle: dict[str, float]) -> int:
-    """Return the number of nodes that are up and large enough for a bundle, even if they are busy."""
+    """Return how many nodes are up and large enough for a bundle, including busy ones."""
     sizes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return sum(all(size.get(name, 0) >= amount for name, amount in bundle.items()) for size in sizes)
 
@@ -348,14 +347,12 @@ def _get_first_line(error: BaseException) -> str:
     return text[:300].rstrip(".:")
 
 
-def _query(kind: str, options: RayOptions, **fields: Any) -> list[Any]:
+def _query(query: str, options: RayOptions, **fields: Any) -> list[Any]:
     """Run ``main`` in a separate process and return the rows. Raises LaunchFailed."""
-    command = [sys.executable, "-P", "-m", __name__, kind, json.dumps(dataclasses.asdict(options)), json.dumps(fields)]
-    seconds = _QUERY_SECONDS[kind]
+    arguments = [query, json.dumps(dataclasses.asdict(options)), json.dumps(fields)]
+    command, seconds = [sys.executable, "-P", "-m", __name__, *arguments], _QUERY_SECONDS[query]
     try:
-        process = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
-        )
+        process = subprocess.run(command, input="", capture_output=True, text=True, timeout=seconds, check=False)
         rows = json.loads(process.stdout.splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
         message = f"Ray at {options.address} did not respond within {seconds:.0f} s."
@@ -367,31 +364,30 @@ def _query(kind: str, options: RayOptions, **fields: Any) -> list[Any]:
 
 
 def _check_nodes(ray: Any, options: RayOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Any]:
-    """Return the checks of all nodes that are up, by one agent on each, and a row for each node that is down."""
+    """Check the nodes that are up with an agent on each, and add a row for each node that is down."""
     nodes = ray.nodes()
-    down = [_make_node_info(node) for node in nodes if not node["Alive"]]
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     actors = [_create_actor(ray, strategy(node["NodeID"], soft=False), {}) for node in nodes if node["Alive"]]
     connections = _start_agents(ray, actors, options)
     try:
-        checks = checkup.check_hosts(connections, [], options, modules, programs).checks
+        checks = list(checkup.check_hosts(connections, [], options, modules, programs).checks)
     finally:
         end_all(connections)
-    down_rows = [
-        NodeCheck(node.name, "Reachable", "warning", f"is down: {node.detail}", code="ray-reachable") for node in down
-    ]
-    return [dataclasses.asdict(check) for check in (*checks, *down_rows)]
+    for node in (_make_node_info(node) for node in nodes if not node["Alive"]):
+        message = f"is down: {node.detail}"
+        checks.append(NodeCheck(node.name, "Reachable", "warning", message, code="ray-reachable"))
+    return [dataclasses.asdict(check) for check in checks]
 
 
-def main(kind: str, options_json: str, fields_json: str) -> None:
+def main(query: str, options_json: str, fields_json: str) -> None:
     """Print the nodes, the checks or the removed placement groups as JSON, or the error."""
     options, fields = RayOptions(**json.loads(options_json)), json.loads(fields_json)
     rows: Any
     try:
         ray = _connect_ray(options.address)
-        if kind == "nodes":
+        if query == "nodes":
             rows = ray.nodes()
-        elif kind == "checks":
+        elif query == "checks":
             rows = _check_nodes(ray, options, **fields)
         else:
             rows = []
@@ -400,7 +396,7 @@ def main(kind: str, options_json: str, fields_json: str) -> None:
                 rows = [f"placement group of {fields['job']}"]
     except DistDLError as error:
         rows = {"message": error.message, "code": error.code, "hint": error.hint}
-    print(json.dumps(rows, default=str), flush=True)  # noqa: T201 - the answer; Ray disconnects at exit
+    print(json.dumps(rows, default=str), flush=True)  # noqa: T201 - the reply; Ray disconnects at exit
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def test_slurm_s_folder_replaces_what_an_earlier_attempt_has_left_and_writes_thr
     folder.checkpoints.mkdir()
     (folder.checkpoints / "last.pt").symlink_to("step-1.pt")
     (folder.outputs / "model.pt").symlink_to(tmp_path / "mine")
-    (folder.outputs / "log").mkdir()
+    (folder.outputs / "log").write_text("old")
     site = JobDirectory(folder, str(tmp_path / "scratch"))
     for name in ("results", "outputs/checkpoints"):
         (site.job / name).mkdir(parents=True)

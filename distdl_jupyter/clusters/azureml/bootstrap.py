@@ -1,11 +1,11 @@
 """Starts one rank of a job on Azure Machine Learning, which runs this program once for each process of the job.
 
-``python launch.py [NAME=FOLDER ...]`` runs in the folder with the job's code. The first process
-on a node unpacks this package, because the image need not contain it. Azure's distribution sets the rendezvous
-variables: those of Open MPI (Mpi), of torchrun (PyTorch) or ``TF_CONFIG`` (TensorFlow).
+``python launch.py [NAME=FOLDER ...]`` runs in the folder with the job's code. The first process on a node unpacks this
+package, because the image may lack it. Azure's distribution sets the rendezvous variables: those of Open MPI (Mpi), of
+torchrun (PyTorch) or ``TF_CONFIG`` (TensorFlow).
 
-Azure keeps one log for each process. It contains the worker's output and error output with marks for the number of the
-rank, each change between the two streams, and the exit of the rank.
+Azure keeps one log for each process. It contains the worker's stdout and stderr, with marks for the number of the rank,
+each change between the two streams, and the exit of the rank.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ CORES_PLACEHOLDER = "@cores@"
 FOLDER_PLACEHOLDER = "@job@"
 #: The folder below ``outputs`` for the values of ranks; Azure ML stores ``outputs``.
 RESULTS_FOLDER = "distdl/results"
-#: After a rank exits, its pipes are read until they are silent for ``_QUIET_SECONDS``, at most ``_MAX_SECONDS``.
-_QUIET_SECONDS, _MAX_SECONDS = 0.3, 10.0
+#: After a rank exits, its pipes are read until there is no output for this time.
+_QUIET_SECONDS = 0.3
+#: The maximum time for which they are read.
+_MAX_SECONDS = 10.0
 
 
 def build_mark(nonce: str, label: str) -> bytes:
@@ -40,7 +42,7 @@ def build_mark(nonce: str, label: str) -> bytes:
 
 
 def identify(environment: Mapping[str, str]) -> tuple[int, int, str]:
-    """Return rank, number of processes and local rank ("": unknown) as Azure's distribution set them."""
+    """Return the rank, the number of processes, and the local rank, or "" if it is unknown."""
     for prefix, size in (("OMPI_COMM_WORLD_", "OMPI_COMM_WORLD_SIZE"), ("", "WORLD_SIZE")):
         if f"{prefix}RANK" in environment:
             local_rank = environment.get(f"{prefix}LOCAL_RANK", "")
@@ -62,7 +64,7 @@ def main() -> int:
         sys.exit(f"Azure ML set the number of processes to {processes}, but the job needs {plan['ranks']}.")
     _prepare_node(folder)
     sys.path.insert(0, str(folder / "lib"))
-    environment = _worker_environment(folder, plan, rank, local_rank)
+    environment = _build_environment(folder, plan, rank, local_rank)
     environment |= {plan["data"][name]: path for name, path in (item.split("=", 1) for item in sys.argv[1:])}
     nonce = plan["common"]["DISTDL_NONCE"]
     _write_log(build_mark(nonce, f"rank {rank}"))
@@ -91,8 +93,8 @@ def _prepare_node(folder: Path) -> None:
         partial.rename(library)
 
 
-def _worker_environment(folder: Path, plan: Mapping[str, Any], rank: int, local_rank: str) -> dict[str, str]:
-    """Return the environment of the worker: the variables of Azure, the job and the rank."""
+def _build_environment(folder: Path, plan: Mapping[str, Any], rank: int, local_rank: str) -> dict[str, str]:
+    """Return the environment of the worker: the variables of Azure, of the job and of the rank."""
     cores = str(max(1, (os.cpu_count() or 1) // plan["per_node"]))
     variables = {name: value.replace(CORES_PLACEHOLDER, cores) for name, value in plan["environments"][rank].items()}
     if local_rank:
@@ -110,17 +112,13 @@ def _worker_environment(folder: Path, plan: Mapping[str, Any], rank: int, local_
 
 
 def _run_worker(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, object]]:
-    """Run the worker until it exits; return the exit code for Azure and the report of the exit."""
+    """Run the worker until it exits; return the exit code for Azure and the report about the exit."""
     from distdl_jupyter.node import headroom, processes
 
     counters, stop_count = headroom.count_oom_kills(), 0
+    command, pipe = [sys.executable, "-P", "-m", "distdl_jupyter.worker"], subprocess.PIPE
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "distdl_jupyter.worker"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
+        command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
     )
 
     def interrupt(*_: object) -> None:
@@ -140,7 +138,7 @@ def _run_worker(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[s
 
 
 def _copy_streams(child: subprocess.Popen[bytes], nonce: str) -> None:
-    """Copy both streams of a rank to the log of this process. Leftover child processes may keep the streams open."""
+    """Copy both streams of a rank to the log of this process; remaining child processes may keep them open."""
     streams, current_stream, deadline = selectors.DefaultSelector(), "out", None
     for name, pipe in (("out", child.stdout), ("err", child.stderr)):
         assert pipe is not None

@@ -1,10 +1,8 @@
 """Client of an Azure ML workspace: azure-ai-ml submits jobs, and plain REST requests follow and cancel them.
 
-azure-ai-ml takes about two seconds to import, so it is imported only to submit a job or to manage compute clusters. Its
-telemetry is off. azure-ai-ml can only read the log of the first process, and downloads the whole file each time.
-Therefore this module uses ``azure.rest`` for the details, the logs and the cancellation of a run.
-
-Addresses and api-versions are those of azure-ai-ml 1.35.2. Azure's errors become one sentence and a remedy.
+azure-ai-ml takes about two seconds to import, so it is imported only to submit a job or to manage compute clusters. It
+can only read the log of the first process, and downloads the whole file each time, so ``azure.rest`` is used for the
+details, the logs and the cancellation of a run. Paths and API versions are those of azure-ai-ml 1.35.2.
 """
 
 from __future__ import annotations
@@ -26,6 +24,7 @@ from distdl_jupyter.azure.rest import RestClient
 from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.worker.secret_patterns import mask
 
+#: API versions of the resource manager, by type of resource.
 API_WORKSPACE = API_DATASTORE = "2024-10-01-preview"
 API_ENVIRONMENT = "2023-04-01-preview"
 API_JOB, API_CANCEL = "2024-01-01-preview", "2023-04-01-preview"
@@ -36,7 +35,7 @@ _environment_lock = threading.Lock()
 
 
 class Workspace:
-    """One workspace, accessed as the signed-in user. The first method call sends the first request."""
+    """One workspace, accessed as the signed-in user."""
 
     def __init__(self, subscription_id: str, resource_group: str, workspace: str) -> None:
         self.names = {"subscription_id": subscription_id, "resource_group": resource_group, "workspace": workspace}
@@ -48,7 +47,7 @@ class Workspace:
 
     @classmethod
     def from_options(cls, options: Any) -> Workspace:
-        """Return the workspace in a cluster's options. Raises InvalidSpec if an option is missing."""
+        """Return the workspace of a cluster. Raises InvalidSpec if an option is missing."""
         for name in ("resource_group", "workspace"):
             if not getattr(options, name):
                 raise make_missing_error(name)
@@ -56,12 +55,12 @@ class Workspace:
 
     @functools.cached_property
     def _manager(self) -> RestClient:
-        """Client of the resource manager. Raises NotSignedIn."""
+        """The client of the resource manager. Raises NotSignedIn."""
         return identity.create_client()
 
     @functools.cached_property
     def _history(self) -> RestClient:
-        """Client of the workspace's run history, whose address is in the workspace's discovery document."""
+        """The client of the run history, whose address is in the workspace's discovery document."""
         discovery = str(self.get()["properties"]["discoveryUrl"])
         api = str(self.get_anonymous_client(discovery).get(discovery)["api"])
         cloud = settings.read().endpoints
@@ -80,11 +79,11 @@ class Workspace:
         return dict(self._manager.get(self.path + path, api_version))
 
     def get_job(self, name: str) -> dict[str, Any]:
-        """Return a job's properties. Raises AzureRefused."""
+        """Return the properties of a job. Raises AzureRefused."""
         return dict(self.get(f"/jobs/{quote(name)}", API_JOB)["properties"])
 
     def get_details(self, name: str) -> dict[str, Any]:
-        """Return a run's status, error and log files (``{name: signed URL}``)."""
+        """Return the status, the error and the log files (``{name: signed URL}``) of a job."""
         path = f"{self._history.address}/history/v1.0{self.path}/runs/{quote(name)}/details"
         return dict(self._history.get(path, "v1.0"))
 
@@ -131,9 +130,9 @@ def make_missing_error(option: str) -> InvalidSpec:
 
 @contextlib.contextmanager
 def open_ml_client(workspace: Workspace, **variables: str) -> Iterator[Any]:
-    """Yield azure-ai-ml's client for a workspace, without its warnings. Raises LaunchFailed, NotSignedIn.
+    """Yield azure-ai-ml's client for a workspace, without warnings and telemetry. Raises LaunchFailed, NotSignedIn.
 
-    In the block, environment variables are set; afterwards they, and the one that azure-ai-ml sets, are restored.
+    ``variables`` are environment variables for the block; the variable that azure-ai-ml sets is restored too.
     """
     names = workspace.names.values()
     with _environment_lock, warnings.catch_warnings():
@@ -156,7 +155,7 @@ def open_ml_client(workspace: Workspace, **variables: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def open_computes(options: Any) -> Iterator[Any]:
-    """Yield azure-ai-ml's operations on the compute targets of a cluster's workspace, and translate Azure's errors."""
+    """Yield azure-ai-ml's operations on the compute targets of a workspace, and translate Azure's errors."""
     with translate_azure_errors(options):
         with open_ml_client(Workspace.from_options(options)) as client:
             operations = client.compute
@@ -164,7 +163,7 @@ def open_computes(options: Any) -> Iterator[Any]:
 
 
 def _get_cloud_options() -> dict[str, Any]:
-    """Return azure-ai-ml's arguments for the cloud: the name of a built-in cloud, else a name and the addresses."""
+    """Return azure-ai-ml's arguments for the cloud: its name, and its addresses if azure-ai-ml does not know them."""
     cloud = settings.read().endpoints
     if settings.CLOUDS.get(cloud.name) == cloud:
         return {"cloud": cloud.name}
@@ -198,7 +197,7 @@ _REMEDIES = {
     r"out of memory|oom|exit(ed)? .*137": "Use a VM size with more memory, or smaller batches.",
     r"environment": "Set the option environment to an image, or to an environment of the workspace.",
 }
-#: Azure's code for a name that it does not know: the option with the name.
+#: Azure's error code for an unknown name -> the option with the name.
 _NOT_FOUND_FIELDS = {
     "SubscriptionNotFound": "subscription_id",
     "InvalidSubscriptionId": "subscription_id",
@@ -207,7 +206,7 @@ _NOT_FOUND_FIELDS = {
 
 
 def find_remedy(text: str, role: str = "AzureML Data Scientist in the workspace") -> str:
-    """Return the remedy for an error of Azure, "" if unknown; ``role`` is the role that a request needs."""
+    """Return the remedy for an Azure error, or "" if it is unknown; ``role`` is the role that the request needs."""
     for pattern, hint in _REMEDIES.items():
         if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
             return hint
@@ -218,7 +217,7 @@ def find_remedy(text: str, role: str = "AzureML Data Scientist in the workspace"
 
 @contextlib.contextmanager
 def translate_azure_errors(options: Any) -> Iterator[None]:
-    """Translate errors of Azure in the block into errors with a remedy."""
+    """Translate Azure errors in the block into errors with a remedy."""
     from azure.core.exceptions import AzureError, HttpResponseError
 
     try:
@@ -254,7 +253,7 @@ def _translate(error: AzureRefused, options: Any) -> DistDLError:
 
 
 def make_rejection(error: Exception) -> LaunchFailed:
-    """Return the error for a rejected job: one sentence without signatures, and a remedy."""
+    """Return the error for a rejected job: one sentence without signatures of URLs, and a remedy."""
     message = getattr(getattr(error, "error", None), "message", None) or getattr(error, "message", None) or str(error)
     text = mask(" ".join(str(message).split("\n", 1)[0].split()))[:400].rstrip(".") or type(error).__name__
     hint = getattr(error, "hint", "") or find_remedy(f"{getattr(error, 'status_code', '')} {text}")

@@ -1,7 +1,7 @@
 """Azure Machine Learning clusters: jobs wait in Azure's queue and run in an image on its nodes.
 
-Compute clusters are listed, created and deleted with azure-ai-ml, which is imported on first use because that takes
-seconds.
+Compute clusters are listed, created and deleted with azure-ai-ml, which takes seconds to import, so it is imported on
+first use.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ from distdl_jupyter.core.plan import Placement, Plan, RankSlot, assign_ports, op
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
 
-#: Seconds to watch an accepted change for an early failure, such as an exceeded quota.
+#: Seconds to watch an accepted change for an early failure, for example an exceeded quota.
 WATCH_SECONDS = 8.0
-DYNAMIC_OPTIONS = ("subscription_id", "resource_group", "workspace", "compute", "vm_size")
+#: API version of the list of workspaces.
 _WORKSPACES_API = "2024-10-01"
+#: Azure's state of a compute cluster -> our state.
 _COMPUTE_STATES = {"Creating": "creating", "Updating": "changing", "Deleting": "deleting"}
-#: Azure's node state -> our state and a detail. A node costs money from its preparation until it has left.
-_NODE_STATES: Mapping[str, tuple[NodeState, str]] = {
-    "idle": ("up", ""),
-    "running": ("up", ""),
-    "preparing": ("starting", "is being prepared"),
-    "leaving": ("starting", "is leaving"),
-    "unusable": ("down", "is unusable: Azure could not prepare it, and it costs money until it is removed"),
-    "preempted": ("down", "was preempted by Azure, as low-priority nodes can be"),
+#: Azure's state of a node -> our state. A node costs money from its preparation until it has left.
+_NODE_STATES: Mapping[str, NodeState] = {
+    "idle": "up",
+    "running": "up",
+    "preparing": "starting",
+    "leaving": "starting",
+    "unusable": "down",
+    "preempted": "down",
 }
 #: Upper limit for numbers of nodes and for seconds; a larger value is a mistake.
 _MAX_VALUE = 10_000_000
@@ -83,17 +84,17 @@ class ComputeSpec:
             raise InvalidSpec(message, code="azureml-min-above-max-nodes", field="min_nodes", hint=hint)
 
     def build_entity(self, name: str) -> Any:
-        """Return the compute entity of azure-ai-ml. Raises InvalidSpec for a retired size."""
+        """Return azure-ai-ml's compute entity. Raises InvalidSpec for a retired VM size."""
         from azure.ai.ml.entities import AmlCompute, IdentityConfiguration
 
-        size = find_size(self.vm_size)
-        if size is not None and size.is_retired:
-            message = f"{size.size} was retired on {size.retirement_date}."
-            hint = f"Use {prices.SIZE_PREFIX}{size.successor}: {size.successor_reason}"
+        vm_size = find_size(self.vm_size)
+        if vm_size is not None and vm_size.is_retired:
+            message = f"{vm_size.size} was retired on {vm_size.retirement_date}."
+            hint = f"Use {prices.SIZE_PREFIX}{vm_size.successor}: {vm_size.successor_reason}"
             raise InvalidSpec(message, code="azureml-size-retired", field="vm_size", hint=hint)
         return AmlCompute(
             name=name,
-            size=size.size if size else self.vm_size.strip(),
+            size=vm_size.size if vm_size else self.vm_size.strip(),
             tier="dedicated",
             min_instances=self.min_nodes,
             max_instances=self.max_nodes,
@@ -113,7 +114,7 @@ class AzureMLCluster(Cluster, Provisioner):
     has_queue = True
     can_mount = True
     compute_spec = ComputeSpec
-    dynamic_options = DYNAMIC_OPTIONS
+    dynamic_options = ("subscription_id", "resource_group", "workspace", "compute", "vm_size")
     can_install = True
     can_attach = True
     can_restart = False
@@ -123,7 +124,7 @@ class AzureMLCluster(Cluster, Provisioner):
         return None
 
     def unavailable(self, options: AzureMLOptions) -> str:
-        """Return the remedy if options are missing or azure-ai-ml is not installed."""
+        """Return the remedy if an option is missing, or if azure-ai-ml is not installed."""
         if options.missing_option:
             return str(client.make_missing_error(options.missing_option))
         with contextlib.suppress(ModuleNotFoundError):  # of a parent package
@@ -132,12 +133,12 @@ class AzureMLCluster(Cluster, Provisioner):
         return "azure-ai-ml is not installed. Run: pip install 'distdl-jupyter[azure]'"
 
     def validate(self, options: AzureMLOptions) -> None:
-        """Raise InvalidSpec for a cluster without workspace or nodes."""
+        """Raise InvalidSpec if a required option is missing."""
         if options.missing_option:
             raise client.make_missing_error(options.missing_option)
 
     def process_count_per_node(self, options: AzureMLOptions, *, use_gpu: bool | None) -> int:
-        """Return the GPUs of the VM size, 1 if unknown."""
+        """Return the number of GPUs of the VM size, or 1 if it is unknown."""
         return max(1, _count_gpus(options)) if use_gpu is not False else 1
 
     def detail(self, options: AzureMLOptions) -> str:
@@ -148,10 +149,10 @@ class AzureMLCluster(Cluster, Provisioner):
     def run_checks(
         self, options: AzureMLOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
-        """Check sign-in, workspace, compute and image.
+        """Check the sign-in, the workspace, the compute target and the image.
 
-        Nodes are not checked, because none may be up, and starting one costs money and takes minutes. Therefore
-        packages are only checked for the image that this package generates.
+        Nodes are not checked, because starting one costs money and takes minutes. Therefore packages are only checked
+        for the image that this package generates.
         """
         account = identity.get_status().account
         if account is None:
@@ -196,10 +197,12 @@ class AzureMLCluster(Cluster, Provisioner):
         for rank in range(spec.node_count * per_node):
             node, local_rank = divmod(rank, per_node)
             slots.append(RankSlot(rank, node, f"node-{node}", local_rank, local_rank % gpus if gpus else None))
-        return Placement(tuple(slots), job.BY_AZURE, (), job.BY_AZURE, bootstrap.CORES_PLACEHOLDER, job.BY_AZURE)
+        return Placement(
+            tuple(slots), job.SET_BY_AZURE, (), job.SET_BY_AZURE, bootstrap.CORES_PLACEHOLDER, job.SET_BY_AZURE
+        )
 
     def place(self, spec: JobSpec, ports: int, options: AzureMLOptions, context: Context) -> Placement:
-        """Return the preview with placeholders for addresses and ports, which Azure's distribution sets."""
+        """Return the preview with placeholders for the addresses and ports, which Azure sets."""
         adds_packages = any(getattr(spec, name) for name in PACKAGE_OPTIONS)
         if not adds_packages and (missing := _find_missing_modules(options, context.modules)):
             message = f"{listing(missing)} {'is' if len(missing) == 1 else 'are'} not in the generated image."
@@ -208,9 +211,9 @@ class AzureMLCluster(Cluster, Provisioner):
         context.report("stage", "connecting to the Azure ML workspace")
         with translate_azure_errors(options):
             Workspace.from_options(options).get()
-        addresses = (job.BY_AZURE,)
+        addresses = (job.SET_BY_AZURE,)
         placement = assign_ports(
-            self.preview(spec, options), context.rank_ports, lambda _slot, count: (job.BY_AZURE, addresses * count)
+            self.preview(spec, options), context.rank_ports, lambda _slot, count: (job.SET_BY_AZURE, addresses * count)
         )
         return dataclasses.replace(placement, ports=addresses * ports)
 
@@ -242,11 +245,11 @@ class AzureMLCluster(Cluster, Provisioner):
     def attach(
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
     ) -> Run:
-        """Follow an existing job by name. No request is sent here, so an expired sign-in does not lose the job."""
+        """Follow a submitted job. No request is sent here, so an expired sign-in does not lose the job."""
         return run.AzureMLRun(spec, Workspace(**handle["workspace"]), context, read=read)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
-        """Cancel the job and wait until Azure has ended it; its name is derived from the job id."""
+        """Cancel the job and wait until Azure has ended it; its name is derived from the job ID."""
         if handle:
             workspace = Workspace(**handle["workspace"])
         else:
@@ -260,8 +263,8 @@ class AzureMLCluster(Cluster, Provisioner):
         return [f"Azure ML job {name}"]
 
     def list_choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
-        """Return the subscriptions, workspaces and compute clusters of the account, or the catalogue of sizes."""
-        values = AzureMLOptions(**{name: str(options.get(name) or "") for name in DYNAMIC_OPTIONS})
+        """Return the account's subscriptions, workspaces or compute clusters, or the VM sizes that Azure offers."""
+        values = AzureMLOptions(**{name: str(options.get(name) or "") for name in self.dynamic_options})
         if field == "subscription_id":
             usable = [row for row in identity.list_subscriptions() if row.state in ("", "Enabled", "Warned", "PastDue")]
             return [OptionValue(row.id, row.name) for row in usable]
@@ -291,10 +294,10 @@ class AzureMLCluster(Cluster, Provisioner):
             return []
         price = _get_node_price(compute)
         with open_computes(options) as operations:
-            return [_make_node_info(node, compute, price) for node in operations.list_nodes(options.compute)]
+            return [_make_node_info(node, price) for node in operations.list_nodes(options.compute)]
 
     def get_machines(self, options: Any) -> Machines | None:
-        """Return the state, the size and the price of the compute cluster, None for serverless nodes."""
+        """Return the state, the size and the price of the compute cluster, or None for serverless nodes."""
         if not options.compute:
             return None
         compute = _find_compute(options, only_clusters=True)
@@ -324,7 +327,7 @@ class AzureMLCluster(Cluster, Provisioner):
         """Request the creation of the compute cluster that the options name."""
         if _find_compute(options) is not None:
             message = f"The workspace {options.workspace} already has a compute target named {options.compute}."
-            hint = "Set the option compute to another name, or use this one."
+            hint = "Use it, or set the option compute to another name."
             raise ClusterRefused(message, code="azureml-compute-exists", hint=hint)
         _request_change(options, "begin_create_or_update", compute_spec.build_entity(options.compute))
 
@@ -370,19 +373,19 @@ def _find_missing_modules(options: AzureMLOptions, modules: Sequence[str]) -> li
 
 
 def find_size(name: str) -> VmSize | None:
-    """Return the catalogue's entry for the name of a VM size in any case, None if unknown."""
+    """Return the VM size with this name in any case, or None if it is unknown."""
     short_name = name.strip().lower().removeprefix("standard_")
     return next((size for size in load_catalogue() if size.name.lower() == short_name), None)
 
 
 def format_size_name(name: str) -> str:
-    """Return the name of a size as Azure documents it; Azure ML returns names in upper case."""
-    size = find_size(name)
-    return size.size if size else name
+    """Return the name of a VM size as Azure documents it; Azure ML returns names in upper case."""
+    vm_size = find_size(name)
+    return vm_size.size if vm_size else name
 
 
 def _find_compute(options: Any, *, only_clusters: bool = False) -> Any | None:
-    """Return the compute target that the options name, None if it does not exist.
+    """Return the compute target of the options, or None if it does not exist.
 
     Raises DistDLError, and with ``only_clusters`` InvalidSpec for a compute target that is not a compute cluster.
     """
@@ -405,7 +408,7 @@ def _find_compute(options: Any, *, only_clusters: bool = False) -> Any | None:
 
 
 def _request_change(options: Any, operation: str, argument: Any) -> None:
-    """Request a change and wait until Azure has accepted it. Raises DistDLError, also for an early failure."""
+    """Request a change and watch it for a few seconds. Raises DistDLError if it fails meanwhile."""
     with open_computes(options) as operations:
         poller = getattr(operations, operation)(argument)
         poller.wait(WATCH_SECONDS)
@@ -413,19 +416,15 @@ def _request_change(options: Any, operation: str, argument: Any) -> None:
             poller.result()
 
 
-def _make_node_info(node: Any, compute: Any, price: Price | None) -> NodeInfo:
+def _make_node_info(node: Any, price: Price | None) -> NodeInfo:
     # azure-ai-ml 1.35.2 provides some values only under the names of the REST API.
     values = {name.replace("_", "").lower(): value for name, value in vars(node).items() if value is not None}
-    azure_state, run_id = str(values.get("nodestate", "")).lower(), values.get("runid")
-    state, detail = _NODE_STATES.get(azure_state, ("unknown", f"state in Azure: {azure_state or 'none'}"))
-    size, is_billed = find_size(compute.size), azure_state != "preempted"
+    azure_state, run_name = str(values.get("nodestate", "")).lower(), values.get("runid")
+    state, is_billed = _NODE_STATES.get(azure_state, "unknown"), azure_state != "preempted"
     return NodeInfo(
         name=str(values.get("nodeid", "")),
         state=state,
-        detail=f"runs {run_id}" if run_id and state == "up" else detail,
-        gpus=int(size.gpu_count) if size else 0,
-        gpu_name=size.gpu if size else "",
-        cores=(size.vcpus or 0) if size else 0,
+        detail=f"runs {run_name}" if run_name and state == "up" else azure_state,
         billed=is_billed,
         cost_per_hour=price.per_hour if price and is_billed else None,
         currency=price.currency if price and is_billed else "",
@@ -438,6 +437,6 @@ def _describe_compute(compute: Any) -> str:
 
 
 def _get_node_price(compute: Any) -> Price | None:
-    """Return the price of a node from the Retail Prices API, None for low-priority nodes, which Azure can preempt."""
-    is_preemptible = str(compute.tier).lower().startswith("low")
-    return None if is_preemptible else prices.look_up(format_size_name(compute.size), compute.location)[0]
+    """Return the retail price of a node, or None for a low-priority node."""
+    has_low_priority = str(compute.tier).lower().startswith("low")
+    return None if has_low_priority else prices.look_up(format_size_name(compute.size), compute.location)[0]

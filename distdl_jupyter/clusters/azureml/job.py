@@ -31,14 +31,13 @@ from distdl_jupyter.core.store import JobFolder
 
 #: The option value for the image that Azure ML builds from this package's Dockerfile (Open MPI, PyTorch, Horovod).
 GENERATED_IMAGE = "generated"
-#: Azure ML's tiers of serverless compute: Spot nodes are cheaper and can be preempted.
-TIERS = ("", "Spot", "Basic", "Standard", "Premium")
 #: The name of the generated image in the workspace; its version is the digest of the Dockerfile.
 IMAGE_NAME = "distdl-horovod-pytorch"
-#: Placeholder in a placement for addresses, interfaces and ports, which Azure sets in environment variables.
-BY_AZURE = "@azure@"
+#: Placeholder in a placement for addresses, interfaces and ports that Azure sets in environment variables.
+SET_BY_AZURE = "@azure@"
 #: Seconds by which Azure ML's time limit exceeds the job's, so that it only ends jobs without a supervisor.
 _LIMIT_MARGIN_SECONDS = 1800
+#: Our mode of a data source -> Azure ML's mode of an input.
 _DATA_MODES = {"download": "download", "mount": "ro_mount"}
 
 
@@ -58,7 +57,9 @@ class AzureMLOptions:
     )
     shm_size: str = option("8g", "shared memory of the container on each node, such as 8g")
     job_tier: str = option(
-        "", "tier of serverless nodes; Spot is cheaper, but Azure can preempt the nodes", choices=TIERS
+        "",
+        "tier of serverless nodes; Spot is cheaper, but Azure can preempt the nodes",
+        choices=("", "Spot", "Basic", "Standard", "Premium"),
     )
     experiment: str = option("distdl", "the experiment under which Azure ML lists jobs")
     python: str = option("python", "the Python that runs ranks in the image")
@@ -70,7 +71,7 @@ class AzureMLOptions:
 
     @property
     def missing_option(self) -> str:
-        """The name of the first required option that is not set, "" if all are set."""
+        """The name of the first required option that is not set, or "" if all are set."""
         for name in ("resource_group", "workspace"):
             if not getattr(self, name):
                 return name
@@ -78,7 +79,7 @@ class AzureMLOptions:
 
 
 def build_run_name(job_id: str) -> str:
-    """Return the name of the job in the workspace, which is derived from the job id."""
+    """Return the name of the job in the workspace, which is derived from the job ID."""
     return f"distdl-{job_id}"
 
 
@@ -106,20 +107,20 @@ def check_spec(spec: JobSpec) -> None:
             raise InvalidSpec(message, code="azureml-data-not-blob", field="data", hint=hint)
         if source.shard:
             message = "?shard is not supported on Azure ML, which copies all files to every node."
-            hint = "Remove ?shard, and choose the files by rank in the code."
+            hint = "Remove ?shard, and select the files by rank in your code."
             raise InvalidSpec(message, code="azureml-data-shard", field="data", hint=hint)
     image = spec.cluster_options.get("environment", "")
-    option = next((name for name in FIELDS if getattr(spec, name)), "")
-    if option == "requirements" and declares_packages(spec.source.code):
-        option = ""  # the image may also contain packages that a script declares
-    if option and image not in ("", GENERATED_IMAGE):
+    package_option = next((name for name in FIELDS if getattr(spec, name)), "")
+    if package_option == "requirements" and declares_packages(spec.source.code):
+        package_option = ""  # the image may also contain packages that a script declares
+    if package_option and image not in ("", GENERATED_IMAGE):
         message = f"Packages cannot be added to the existing image {image}."
         hint = "Install the packages in that image, or remove the option environment."
-        raise InvalidSpec(message, code="azureml-image-packages", field=option, hint=hint)
+        raise InvalidSpec(message, code="azureml-image-packages", field=package_option, hint=hint)
 
 
 def build_command(spec: JobSpec, options: AzureMLOptions, code: Path, image: Any, distribution: Distribution) -> Any:
-    """Return the job for ``MLClient.jobs``."""
+    """Return the job for azure-ai-ml."""
     from azure.ai import ml
 
     arguments = [shlex.quote(options.python), "launch.py"]
@@ -181,26 +182,26 @@ def write_code(spec: JobSpec, placement: Placement, plan: Plan, context: Context
         if folder.code.is_dir():
             shutil.copytree(folder.code, target / folder.code.name)
     except OSError as error:
-        message = f"Cannot collect the job's files in {target}: {error.strerror}."
+        message = f"Cannot write the job's files to {target}: {error.strerror}."
         hint = "Free disk space, or check the permissions of that folder."
         raise LaunchFailed(message, code="azureml-files-not-gathered", hint=hint) from error
     return target
 
 
 def remove_code(folder: JobFolder) -> None:
-    """Remove the uploaded folder."""
+    """Remove the local folder that ``write_code`` wrote."""
     shutil.rmtree(folder.path / "azureml", ignore_errors=True)
 
 
 def _make_plan(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> dict[str, Any]:
-    """Return the plain data that every process reads on its node; Azure sets the rendezvous variables there."""
+    """Return the data that every process reads on its node; Azure sets the rendezvous variables there."""
     excluded = (*spec.secret_variables, "DISTDL_JOB_DIR")
     job_variables = {name: value for name, value in context.variables.items() if name not in excluded}
     # Azure's mpirun coordinates the ranks, so Horovod's Gloo controller is not used.
     mpi_variables = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"} if plan.distribution == "mpi" else {}
     environments = []
     for slot in placement.ranks:
-        environment = {name: value for name, value in plan.environments[slot.rank].items() if BY_AZURE not in value}
+        environment = {name: value for name, value in plan.environments[slot.rank].items() if SET_BY_AZURE not in value}
         environments.append(environment | mpi_variables | variables.build_rank_variables(placement, slot))
     return {
         "ranks": spec.process_count,
@@ -212,26 +213,27 @@ def _make_plan(spec: JobSpec, placement: Placement, plan: Plan, context: Context
 
 
 def build_environment(options: AzureMLOptions, workspace: Workspace, spec: JobSpec, folder: Path) -> Any:
-    """Return the job's image for azure-ai-ml; an existing generated image is referenced, not uploaded again.
+    """Return the job's image for azure-ai-ml. A generated image is built if the workspace does not have it yet.
 
-    The image's build files, which list the requested packages, are written to ``folder``.
+    ``folder`` is for the build files, which list the requested packages.
     """
     from azure.ai.ml.entities import BuildContext, Environment
 
     name = options.environment or GENERATED_IMAGE
     if name != GENERATED_IMAGE:
         return Environment(image=name) if "/" in name and not name.startswith("azureml:") else name
-    text, files = (resources.files(__package__) / "image" / "Dockerfile").read_text(encoding="utf-8"), {}
+    files: dict[str, str] = {}
+    dockerfile = (resources.files(__package__) / "image" / "Dockerfile").read_text(encoding="utf-8")
     if spec.conda_packages:
         files["conda.txt"] = "\n".join(spec.conda_packages) + "\n"
-        text += "COPY conda.txt /tmp/\nRUN conda install --yes --file /tmp/conda.txt\n"
+        dockerfile += "COPY conda.txt /tmp/\nRUN conda install --yes --file /tmp/conda.txt\n"
     if spec.pip_packages:
         files["packages.txt"] = "\n".join(spec.pip_packages) + "\n"
     if spec.requirements:
         files["pylock.toml" if is_lock_file(spec.requirements) else "requirements.txt"] = spec.requirements
     for file in sorted(files.keys() - {"conda.txt"}):
-        text += f"COPY {file} /tmp/\nRUN pip install --no-cache-dir -r /tmp/{file}\n"
-    version = hashlib.sha256(json.dumps([text, files]).encode()).hexdigest()[:12]
+        dockerfile += f"COPY {file} /tmp/\nRUN pip install --no-cache-dir -r /tmp/{file}\n"
+    version = hashlib.sha256(json.dumps([dockerfile, files]).encode()).hexdigest()[:12]
     try:
         workspace.get(f"/environments/{IMAGE_NAME}/versions/{version}", API_ENVIRONMENT)
     except AzureRefused as error:
@@ -240,7 +242,7 @@ def build_environment(options: AzureMLOptions, workspace: Workspace, spec: JobSp
     else:
         return f"{IMAGE_NAME}:{version}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    for file, content in {"Dockerfile": text, **files}.items():
+    for file, content in {"Dockerfile": dockerfile, **files}.items():
         (folder / file).write_text(content, encoding="utf-8")
     return Environment(
         name=IMAGE_NAME,

@@ -1,11 +1,11 @@
 """A job on Azure ML: its state, the output and exits of its ranks, and their files.
 
 A thread polls Azure, which may not respond for minutes, and the sign-in may expire during a long job. The job continues
-meanwhile, and missed output is read when Azure responds again. Another supervisor only needs the names of workspace and
+meanwhile, and missed output is read when Azure responds again. Another supervisor needs only the names of workspace and
 job to continue.
 
-Each request reads a log file from the end of the previous request. Azure keeps one file for each process; marks in it
-name the rank and separate its two streams (``bootstrap``). Positions of a rank's stream count the bytes of that stream,
+Azure keeps one log file for each process; marks in it name the rank and separate its two streams (``bootstrap``). Each
+request reads a file from the end of the previous request. Positions in a rank's stream count the bytes of that stream,
 so a new supervisor reads the files from the start and skips recorded bytes. Other text (the build of the image, the
 preparation of the nodes, a shell's error) is forwarded line by line as one stream, but not by a new supervisor.
 """
@@ -35,21 +35,24 @@ from distdl_jupyter.data.sources import translate_errors
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.worker import owned
 
-#: Seconds between two requests for logs: after new output, and otherwise.
-_FAST_SECONDS, _SLOW_SECONDS = 0.3, 2.0
+#: Seconds between two requests for logs, and after new output.
+_POLL_SECONDS, _FAST_POLL_SECONDS = 2.0, 0.3
 #: Seconds between two requests for the state and the addresses of the logs, and between two cancel requests.
 _STATE_SECONDS = 2.0
 #: Seconds without a response after which the user is notified.
-_SILENCE_SECONDS = 10.0
-#: Seconds during which logs are still read after a job has ended, because Azure stores the last lines late. Reading
-#: stops earlier when every rank has reported its exit and there is no new output.
+_OUTAGE_SECONDS = 10.0
+#: Seconds for which logs are read after the end of a job, because Azure stores the last lines late. Reading stops
+#: earlier if every rank has reported its exit and there is no new output.
 _SETTLE_SECONDS = 10.0
-#: Seconds after the start of this supervisor during which an unknown run is not an error; Azure may list new runs late.
+#: Seconds after the start of this supervisor in which an unknown job is not an error; Azure may list new jobs late.
 _UNKNOWN_SECONDS = 60.0
-#: The maximum number of bytes per log request, and of concurrent requests.
-_MAX_BYTES, _MAX_REQUESTS = 4 * 1024 * 1024, 8
+#: The maximum number of bytes per log request.
+_MAX_BYTES = 4 * 1024 * 1024
+#: The maximum number of concurrent log requests.
+_MAX_REQUESTS = 8
 #: The folder with the logs of the job's processes.
 _PROCESS_LOGS = "user_logs/"
+#: The URI of a job's artifacts: the name of the datastore, and the prefix.
 _ARTIFACT_URI = re.compile(r"azureml://(?:.*/)?datastores/([^/]+)/(?:paths/)?(.*)")
 
 #: Texts for the states of azure-ai-ml's ``RunStatus`` before the ranks run.
@@ -80,20 +83,25 @@ class AzureMLRun(Run):
         self._name = job.build_run_name(spec.id)
         self._folder = context.folder
         self._rank_count = spec.process_count
-        self._outage = OutageNotifier(_SILENCE_SECONDS)
+        self._outage = OutageNotifier(_OUTAGE_SECONDS)
         self._logs = Logs(workspace, context.variables["DISTDL_NONCE"], spec.process_count, read)
-        #: Ranks whose exit has not been reported, whether a rank has failed, and the signals sent.
+        #: The ranks whose exit has not been reported.
         self._unreported = set(range(spec.process_count))
+        #: Whether a rank has failed.
         self._has_failed = False
         self._sent_signals: list[str] = []
-        #: Azure's state of the job ("": unknown yet), and its failure message.
-        self._status = self._error = ""
-        #: Whether Azure no longer knows the job; whether it has ended and all output has been forwarded.
-        self._is_unknown = self._is_done = False
-        #: Times of the last state request and of the job's end (monotonic, 0: never).
+        #: Azure's state of the job, or "" before the first response.
+        self._status = ""
+        #: Azure's message about the failure of the job.
+        self._error = ""
+        #: Whether Azure no longer knows the job.
+        self._is_unknown = False
+        #: Whether the job has ended and all output was forwarded.
+        self._is_done = False
+        #: When the state was last requested, and when the job ended (monotonic, 0.0: never).
         self._requested_at = self._ended_at = 0.0
         self._started_at = time.monotonic()
-        self._poll_seconds = _FAST_SECONDS
+        self._poll_seconds = _FAST_POLL_SECONDS
         self._is_closing = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="distdl-azureml", daemon=True)
@@ -111,12 +119,12 @@ class AzureMLRun(Run):
                     self._read_state(polled_at)
                 if not self._logs.is_behind:
                     is_new = self._logs.advance(is_last=self._has_ended)
-                    self._poll_seconds = _FAST_SECONDS if is_new or self._has_ended else _SLOW_SECONDS
+                    self._poll_seconds = _FAST_POLL_SECONDS if is_new or self._has_ended else _POLL_SECONDS
                     self._ended_at = self._ended_at or (polled_at if self._has_ended else 0.0)
                     is_settled = polled_at - self._ended_at > _SETTLE_SECONDS or (self._logs.is_complete and not is_new)
                     self._is_done = self._has_ended and is_settled
             except DistDLError as error:
-                self._poll_seconds = _SLOW_SECONDS
+                self._poll_seconds = _POLL_SECONDS
                 is_signed_out = isinstance(error, NotSignedIn) or getattr(error, "status", None) == 401
                 text = f"Azure ML is unreachable. The job continues. {error.message} {error.hint}".strip()
                 notice = RunNotice("warning", text, "azure-signed-out" if is_signed_out else "azure-silent")
@@ -151,11 +159,11 @@ class AzureMLRun(Run):
         return self._logs.streams
 
     def list_starts(self) -> list[Start]:
-        """Return [], because the ranks report their process ids themselves."""
+        """Return [], because the ranks report their process IDs themselves."""
         return []
 
     def why_waiting(self) -> str:
-        """Return why the job has not started, with Azure's state, "" if it has started or ended."""
+        """Return why the job has not started, with Azure's state, or "" if it has started or ended."""
         status = self._status
         if self._logs.started_ranks or self._has_ended or status not in _WAITING_TEXTS:
             return ""
@@ -167,11 +175,11 @@ class AzureMLRun(Run):
 
     def poll(self) -> list[Exit]:
         """Return the exits of ranks whose output was forwarded."""
-        ends = {} if self._sent_signals[:1] == ["KILL"] else self._logs.exits
-        ranks = sorted(self._unreported & ends.keys())
+        reports = {} if self._sent_signals[:1] == ["KILL"] else self._logs.exits
+        ranks = sorted(self._unreported & reports.keys())
         if len(ranks) == len(self._unreported) and not self._has_ended:
             ranks = ranks[:-1]  # the last exit is reported with the job's end, when Azure has stored all files
-        exits = [Exit(rank, ends[rank]["code"], ends[rank]["signal"], str(ends[rank]["evidence"])) for rank in ranks]
+        exits = [Exit(rank, **reports[rank]) for rank in ranks]
         self._has_failed = self._has_failed or any(exit_.code != 0 for exit_ in exits)
         self._unreported -= set(ranks)
         if self._is_done and not exits:
@@ -180,7 +188,7 @@ class AzureMLRun(Run):
         return exits
 
     def _exit_by_status(self, rank: int) -> Exit:
-        """Return the exit of a rank that did not report one, derived from the state of the job."""
+        """Return the exit of a rank that did not report its exit; it follows from the state of the job."""
         if self._sent_signals:
             return Exit(rank, None, "KILL" if "KILL" in self._sent_signals else "TERM")
         if self._is_unknown:
@@ -208,11 +216,11 @@ class AzureMLRun(Run):
         self._wake.set()
 
     def why_no_stacks(self) -> str:
-        """Return why stack traces are not available: running jobs on Azure ML accept no requests."""
+        """Return why stack traces are not available."""
         return "Azure ML does not support stack traces of running ranks."
 
     def handle(self) -> dict[str, Any]:
-        """Return the names of the workspace; the name of the job follows from the job id."""
+        """Return the names of the workspace; the name of the job follows from the job ID."""
         return {"workspace": self._workspace.names}
 
     def collect(self) -> None:
@@ -221,7 +229,7 @@ class AzureMLRun(Run):
             self._outage.put(RunNotice("warning", text, "azureml-files-not-copied"))
 
     def close(self) -> None:
-        """Stop the thread; wait some seconds for a request in progress."""
+        """Stop the thread; wait a few seconds for a pending request."""
         self._is_closing = True
         self._wake.set()
         self._thread.join(10.0)
@@ -231,22 +239,24 @@ class AzureMLRun(Run):
 
 @dataclass(slots=True)
 class LogFile:
-    """One log file of a run."""
+    """One log file of a job."""
 
     name: str
-    #: The current address, which expires after some time, and the read position.
+    #: The current address, which expires after some time.
     url: str = ""
+    #: The number of bytes read.
     position: int = 0
     #: The rank and the stream of the next text; the stream is "" outside of a rank's output.
     rank: int = -1
     stream: str = ""
-    #: An incomplete mark, and an incomplete line outside of a rank's output.
+    #: An incomplete mark.
     mark: bytes = b""
+    #: An incomplete line outside of a rank's output.
     line: bytes = b""
 
 
 class Logs:
-    """All files of a run. One thread calls ``advance``; another reads ``ends`` and ``started_ranks``."""
+    """All log files of a job. One thread calls ``advance``; another reads ``exits`` and ``started_ranks``."""
 
     def __init__(
         self, workspace: Workspace, nonce: str, ranks: int, read: Mapping[tuple[int, str], int] | None = None
@@ -254,23 +264,20 @@ class Logs:
         self._workspace = workspace
         self._mark_prefix = bootstrap.build_mark(nonce, "")[:-1]
         self._mark_pattern = re.compile(re.escape(self._mark_prefix) + rb"([^\x1f]*)\x1f")
-        #: Whether text outside of ranks' output is forwarded; an earlier supervisor may have forwarded it already.
+        #: Whether text outside of ranks' output is forwarded; another supervisor may have forwarded it already.
         self._forwards_other, read = read is None, read or {}
         self._system_inbox = Inbox()
+        keys = [(rank, name) for rank in range(ranks) for name in ("out", "err")]
         #: The unrecorded part of each rank's stream.
-        self._inboxes = {
-            (rank, name): Inbox(read.get((rank, name), 0)) for rank in range(ranks) for name in ("out", "err")
-        }
+        self._inboxes = {key: Inbox(read.get(key, 0)) for key in keys}
+        rank_streams = (Stream(self._inboxes[key], *key, read.get(key, 0)) for key in keys)
         #: The text outside of ranks' output, then each rank's two streams.
-        self.streams = (
-            Stream(self._system_inbox, None, "out"),
-            *(Stream(inbox, *name, read.get(name, 0)) for name, inbox in self._inboxes.items()),
-        )
+        self.streams = (Stream(self._system_inbox, None, "out"), *rank_streams)
         self._files: dict[str, LogFile] = {}
         self._pool = ThreadPoolExecutor(_MAX_REQUESTS, "distdl-azureml-log")
         #: The file from which text outside of ranks' output was last forwarded.
         self._last_file = ""
-        #: The exits of ranks: exit code, signal and evidence.
+        #: The reports of ranks about their exit (``bootstrap``): code, signal and evidence.
         self.exits: dict[int, dict[str, Any]] = {}
         self.started_ranks: set[int] = set()
         #: Whether an address has expired and new ones are needed.
@@ -299,14 +306,14 @@ class Logs:
                 self._forward(file, lines + newline)
             elif chunk and (file.rank, file.stream) in self._inboxes:  # empty content would end the stream
                 self._inboxes[file.rank, file.stream].feed(chunk)
-            kind, _, value = label.decode(errors="replace").partition(" ")
-            if kind == "rank":
+            name, _, value = label.decode(errors="replace").partition(" ")
+            if name == "rank":
                 file.rank, file.stream = int(value), "out"
                 self.started_ranks.add(file.rank)
-            elif kind == "end":
+            elif name == "end":
                 self.exits[file.rank], file.stream = json.loads(value), ""
-            elif kind:
-                file.stream = kind
+            elif name:
+                file.stream = name
         if is_last and file.line:
             self._forward(file, file.line + b"\n")
             file.line = b""
@@ -317,15 +324,15 @@ class Logs:
             self._last_file = file.name
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
-        """Set the addresses of the run's files, which expire after some time."""
+        """Set the addresses of the job's files, which expire after some time."""
         self.is_stale = False
         for name, url in addresses.items():
             self._files.setdefault(name, LogFile(name)).url = url
 
     def advance(self, *, is_last: bool = False) -> bool:
-        """Request new content of every file once; return whether there was any. ``is_last`` completes unfinished lines.
+        """Request the new content of every file once, and return whether there was any.
 
-        Raises DistDLError if Azure does not respond.
+        ``is_last`` completes unfinished lines. Raises DistDLError if Azure does not respond.
         """
         files = [file for file in self._files.values() if file.name.startswith(_PROCESS_LOGS) or not self.started_ranks]
         is_new = False
@@ -358,9 +365,8 @@ class Logs:
 
 
 def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> list[str]:
-    """Download values to ``results`` and files to ``outputs`` of the job's folder; return why values were not copied.
+    """Download the values and outputs that the job's folder does not have yet; return why values were not copied.
 
-    The job's record names the datastore and the prefix of its artifacts. Existing files are not downloaded again.
     Raises DataUnavailable, DiskRefused.
     """
     from azure.storage.blob import ContainerClient
@@ -381,7 +387,7 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
             value = target.relative_to(folder.results) if target.is_relative_to(folder.results) else None
             if value is not None and (reason := staging.why_refused(value, blob.size, range(ranks))):
                 if not target.name.startswith("."):
-                    reasons.append(f"{reason}. The file was not copied; it is in the artifacts of the run.")
+                    reasons.append(f"{reason}. The file was not copied; it is in the artifacts of the Azure ML job.")
             elif not target.exists() or target.stat().st_size != blob.size:
                 partial = target.with_name(f".{target.name}.part")
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -392,7 +398,7 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
 
 
 def find_target_path(name: str, folder: JobFolder) -> Path | None:
-    """Return the local path of a file, None for a name outside the job's folder."""
+    """Return the local path of a file, or None for a name outside of the job's folder."""
     path = PurePosixPath(name)
     if not path.parts or path.is_absolute() or ".." in path.parts:
         return None

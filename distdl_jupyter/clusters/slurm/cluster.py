@@ -35,8 +35,12 @@ from distdl_jupyter.core.store import JobFolder, create_id
 _SWEEP_SECONDS = 15.0
 #: Seconds between two polls for the nodes.
 _POLL_SECONDS = 0.1
-#: Seconds to wait for a free node, Slurm's time limit for the check in minutes, and the check's timeout in seconds.
-_NODE_SECONDS, _LIMIT_MINUTES, _CHECK_SECONDS = 5, 1, 12.0
+#: Seconds for which a check waits for a free node.
+_NODE_SECONDS = 5
+#: Slurm's time limit for the check of a node, in minutes.
+_LIMIT_MINUTES = 1
+#: Timeout in seconds for the check of a node.
+_CHECK_SECONDS = 12.0
 #: The name of the checked node until the node itself reports one.
 _NODE_NAME = "a node"
 #: Python code that reads an agent's first program from standard input and runs it.
@@ -62,11 +66,11 @@ class SlurmCluster(AgentCluster):
         return commands.why_commands_missing()
 
     def process_count_per_node(self, options: SlurmOptions, *, use_gpu: bool | None) -> int:
-        """Return the number of GPUs that a job uses on each node, 1 if it uses none."""
+        """Return the number of GPUs that a job uses on each node, or 1 if it uses none."""
         return max(1, options.gpus) if use_gpu is not False else 1
 
     def detail(self, options: SlurmOptions) -> str:
-        """Return the partition and the GPUs per node."""
+        """Return the partition and the number of GPUs per node."""
         partition = f"partition {options.partition}" if options.partition else "default partition"
         return f"{partition}, {options.gpus_per_node} GPUs per node" if options.gpus_per_node else partition
 
@@ -75,7 +79,7 @@ class SlurmCluster(AgentCluster):
         return options.requeue
 
     def list_nodes(self, options: SlurmOptions) -> list[NodeInfo]:
-        """Return the partition's nodes. Raises DistDLError if Slurm does not respond."""
+        """Return the nodes of the partition. Raises DistDLError if Slurm does not respond."""
         return commands.list_nodes(options.partition)
 
     def list_queue(self, options: SlurmOptions) -> list[QueuedJob]:
@@ -148,7 +152,7 @@ class SlurmCluster(AgentCluster):
         return all(connection.greeted.is_set() for connection in self._connections)
 
     def _wait_until(self, condition: Callable[[], object], phase: str, context: Context) -> None:
-        """Wait for ``condition`` and report why the job has not started. Raises LaunchFailed if the job has ended."""
+        """Wait for ``condition`` and report why the job has not started. Raises LaunchFailed if the job ends."""
         slurm = self._slurm
         assert slurm is not None, "a job was submitted"
         while not condition():
@@ -158,12 +162,14 @@ class SlurmCluster(AgentCluster):
                 slurm.on_output(slurm.read_output())
             if slurm.has_ended or any(connection.lost for connection in self._connections):
                 raise slurm.make_error()
-            state, detail = slurm.state, f"Slurm job {slurm.job}: waiting for its agents"
-            if state is None or state.pending:
-                detail = f"Slurm job {slurm.job}: {commands.describe_waiting(state) if state else 'submitted'}"
-            if state is not None and state.pending:
-                context.note_position(QueueView(position=0, of=0, why=detail, host="Slurm", is_fixed=True))
-            context.report(phase, detail)
+            state, text = slurm.state, "waiting for its agents"
+            if state is None:
+                text = "submitted"
+            elif state.is_pending:
+                text = commands.describe_waiting(state)
+                why = f"Slurm job {slurm.job}: {text}"
+                context.note_position(QueueView(position=0, of=0, why=why, host="Slurm", is_fixed=True))
+            context.report(phase, f"Slurm job {slurm.job}: {text}")
             time.sleep(_POLL_SECONDS)
 
     def _make_job(self, spec: JobSpec, options: SlurmOptions, context: Context) -> StagedJob:
@@ -181,7 +187,7 @@ class SlurmCluster(AgentCluster):
     def _release_nodes(self) -> None:
         if self._slurm is not None:
             state = self._slurm.state
-            if state is not None and not state.pending:  # canceling first would change the reason of its end
+            if state is not None and not state.is_pending:  # canceling it first would change the reason
                 self._interruption = self._slurm.why_interrupted()
             if not self._connections or not self._all_have_greeted():
                 self._slurm.cancel()
@@ -223,13 +229,15 @@ class SlurmCluster(AgentCluster):
         return run
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
-        """Kill the job and wait until Slurm has ended it; without a handle, look it up by name. Raises SlurmTimeout."""
+        """Kill the job and wait until Slurm has ended it; without a handle, find it by name. Raises SlurmTimeout."""
         if "link" in handle and not script.points_to(Path(handle["link"]), Path(handle["folder"], handle["run"])):
             return []
         jobs = [str(handle["slurm_job"])] if handle.get("slurm_job") else commands.find_jobs(job_id)
         running_jobs = [job for job in jobs if not commands.has_ended(job)]
         for job in running_jobs:
-            commands.kill(job)
+            # A plain scancel would send TERM first and wait (KillWait).
+            for arguments in (("--signal=KILL", f"{job}.0"), ("--signal=KILL", "--batch", job), (job,)):
+                commands.cancel(*arguments)
             deadline = time.monotonic() + _SWEEP_SECONDS
             while not commands.has_ended(job) and time.monotonic() < deadline:
                 time.sleep(0.2)
@@ -241,14 +249,14 @@ class SlurmCluster(AgentCluster):
 
 
 def _find_submitted(handle: Mapping[str, Any], context: Context) -> SlurmJob | None:
-    """Return the job that an earlier supervisor submitted, None if another trial has claimed its array task.
+    """Return the job that another supervisor submitted, or None if another trial has claimed its array task.
 
     Raises LaunchFailed if its folder was deleted.
     """
     directory = str(Path(str(handle["folder"])).parent) if handle.get("copied") else ""
     files = script.JobDirectory(context.folder, directory, context.restart)
     if not files.run.is_dir():
-        raise LaunchFailed(f"The folder of the job for Slurm no longer exists: {files.run}.", code="slurm-folder-gone")
+        raise LaunchFailed(f"The job's folder for Slurm no longer exists: {files.run}.", code="slurm-folder-gone")
     if "link" in handle:
         with contextlib.suppress(OSError):  # the array's folder was deleted
             files.claim_task(Path(handle["link"]))
@@ -273,11 +281,11 @@ def _check_request(nodes: Sequence[NodeInfo], options: SlurmOptions) -> Iterator
         yield NodeCheck("", "Submission", "error", error.message, remedy, code)
     down_nodes = [f"{node.name} ({node.detail})" for node in nodes if node.state == "down"]
     if nodes and len(down_nodes) == len(nodes):
-        remedy = "Ask the administrators, or choose another partition."
+        remedy = "Ask the administrators, or set another partition."
         yield NodeCheck("", "Nodes", "error", "no node is up", remedy, "slurm-nodes")
     elif down_nodes:
         message = f"{len(down_nodes)} of {len(nodes)} nodes are down: {listing(down_nodes)}"
-        yield NodeCheck("", "Nodes", "warning", message, "Until they are up, jobs run on the others.", "slurm-node")
+        yield NodeCheck("", "Nodes", "warning", message, "Meanwhile, jobs run on the other nodes.", "slurm-node")
     else:
         yield NodeCheck("", "Nodes", "ok", f"{plural(len(nodes), 'node')} up")
     max_gpus = max((node.gpus for node in nodes), default=0)

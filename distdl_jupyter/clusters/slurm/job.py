@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,28 +25,30 @@ from distdl_jupyter.clusters.slurm.script import JobDirectory
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import Placement, RankSlot
 
-#: Seconds between two queries after ``poll_soon`` and otherwise, and how long ``poll_soon`` stays in effect.
-_FAST_SECONDS, _SLOW_SECONDS, _FAST_PERIOD = 0.5, 3.0, 30.0
+#: Seconds between two queries, and after ``poll_soon``.
+_POLL_SECONDS, _FAST_POLL_SECONDS = 3.0, 0.5
+#: How many seconds ``poll_soon`` stays in effect.
+_FAST_PERIOD_SECONDS = 30.0
 #: Seconds without a response after which the user is notified.
-_SILENCE_SECONDS = 5.0
+_OUTAGE_SECONDS = 5.0
 #: Seconds to wait for Slurm's cause of an exit before the exit is reported without one.
 _CAUSE_SECONDS = 5.0
 #: Seconds to wait until Slurm has freed the nodes of an ended job.
 _RELEASE_SECONDS = 15.0
-#: Seconds after a job's end within which its accounting must be complete.
-_ACCOUNTING_SECONDS = 4.0
 #: The maximum number of bytes of batch output in the error of a failed start.
 _MAX_OUTPUT_BYTES = 20_000
 #: Slurm's exit "signal" if the node cannot open the output file. Slurm 24.11 creates the folder instead, and the script
-#: detects that its files are missing (``script.UNSEEN_EXIT_CODE``).
+#: detects that its files are missing (``script.NO_FILES_EXIT_CODE``).
 _OUTPUT_FAILED_SIGNAL = 53
-#: This package's name for the state of a job that Slurm has purged.
+#: The state of a job that Slurm has purged; the name is not Slurm's.
 _PURGED = "FORGOTTEN"
+#: srun's messages about a lost node, and about the end of tasks, with its cause.
 _NODE_LOST_PATTERN = re.compile(r"srun: error: Node failure on (\S+)")
+_TASK_ENDED_PATTERN = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
+#: slurmstepd's message about the time limit.
 _TIME_LIMIT_MESSAGE = "DUE TO TIME LIMIT ***"
 #: slurmstepd's messages about kills that the job's state does not show (cgroups; OverMemoryKill).
 _OUT_OF_MEMORY_PATTERN = re.compile(r"slurmstepd\S*: error: .*(exceeded memory limit|oom.kill event)")
-_TASK_ENDED_PATTERN = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
 
 
 class SlurmJob(threading.Thread):
@@ -57,19 +58,21 @@ class SlurmJob(threading.Thread):
         super().__init__(name="distdl-slurm", daemon=True)
         self.directory = directory
         self.job = job
+        #: The last state, or None before the first response, and when it was requested (monotonic).
         self.state: JobState | None = None
-        #: When ``state`` was requested (monotonic), 0.0 before the first response.
         self.requested_at = 0.0
         #: Whether the job has started; if it is pending after that, Slurm has requeued it.
         self.has_run = False
         self.sent_signals: set[str] = set()
-        #: Whether slurmstepd has killed a process because of its memory, and whether it has reported the time limit.
-        self.is_out_of_memory = self.is_timed_out = False
+        #: Whether slurmstepd has killed a process because of its memory.
+        self.is_out_of_memory = False
+        #: Whether slurmstepd has reported the time limit.
+        self.is_timed_out = False
         self._hosts: list[str] = []
         self._lost_hosts: set[str] = set()
         self._ended_agents: dict[int, str] = {}
         self._fast_until = 0.0
-        self._outage = OutageNotifier(_SILENCE_SECONDS)
+        self._outage = OutageNotifier(_OUTAGE_SECONDS)
         self.take_notices = self._outage.take_notices
         self._blocked_codes: set[str] = set()
         self._cancel_requested = self._stop_requested = False
@@ -84,7 +87,7 @@ class SlurmJob(threading.Thread):
             self.query()
             if self.has_ended and not self._cancel_requested:
                 return
-            self._wake.wait(_FAST_SECONDS if time.monotonic() < self._fast_until else _SLOW_SECONDS)
+            self._wake.wait(_FAST_POLL_SECONDS if time.monotonic() < self._fast_until else _POLL_SECONDS)
 
     @property
     def has_ended(self) -> bool:
@@ -93,7 +96,7 @@ class SlurmJob(threading.Thread):
 
     def poll_soon(self) -> None:
         """Poll immediately, and often for some seconds."""
-        self._fast_until = time.monotonic() + _FAST_PERIOD
+        self._fast_until = time.monotonic() + _FAST_PERIOD_SECONDS
         self._wake.set()
 
     def cancel(self) -> None:
@@ -111,8 +114,8 @@ class SlurmJob(threading.Thread):
             try:
                 state = commands.load_state(self.job)
             except UnknownJob:
-                state = commands.load_accounting(self.job) or JobState(_PURGED)
-            if state.pending and self.has_run:
+                state = commands.load_final_state(self.job) or JobState(_PURGED)
+            if state.is_pending and self.has_run:
                 # Each attempt is a separate Slurm job, so Slurm must not restart this one.
                 commands.cancel(self.job)
                 state = JobState(commands.REQUEUED)
@@ -123,7 +126,7 @@ class SlurmJob(threading.Thread):
         self.has_run = self.has_run or state.state == "RUNNING"
         self.requested_at, self.state = requested_at, state
         self._outage.record_response(RunNotice("info", "Slurm's controller responds again.", "slurm-answers"))
-        notice = commands.make_blocked_notice(state, self.job) if state.pending else None
+        notice = commands.make_blocked_notice(state, self.job) if state.is_pending else None
         if notice is not None and notice.code not in self._blocked_codes:
             self._blocked_codes.add(notice.code)
             self._outage.put(notice)
@@ -131,7 +134,7 @@ class SlurmJob(threading.Thread):
     # nodes ------------------------------------------------------------------------------------
 
     def list_hosts(self) -> list[str]:
-        """Return the nodes in Slurm's order, [] before the job has started. Raises SlurmFailed."""
+        """Return the nodes in Slurm's order, or [] before the job has started. Raises SlurmFailed."""
         state = self.state
         if not self._hosts and state is not None and state.state == "RUNNING" and state.nodes:
             self._hosts = commands.run("scontrol", "show", "hostnames", state.nodes).split()
@@ -153,7 +156,7 @@ class SlurmJob(threading.Thread):
         return ""
 
     def on_output(self, output: str) -> None:
-        """Record the lost nodes, the ended agents and their causes from the messages of srun and slurmstepd."""
+        """Record lost nodes and ended agents from the messages of srun and slurmstepd."""
         for hosts in _NODE_LOST_PATTERN.findall(output):
             self._lost_hosts.update(hosts.split(","))
         self.is_timed_out = self.is_timed_out or _TIME_LIMIT_MESSAGE in output
@@ -166,7 +169,7 @@ class SlurmJob(threading.Thread):
     # end of the job ---------------------------------------------------------------------------
 
     def why_lost(self, node: int, host: str) -> str:
-        """Return why a node is lost, "" while it is available."""
+        """Return why a node is lost, or "" while it is available."""
         if host in self._lost_hosts:
             return f"Slurm lost {host}."
         if self.has_ended:
@@ -174,13 +177,13 @@ class SlurmJob(threading.Thread):
         return f"The agent on {host} ended: {self._ended_agents[node]}." if node in self._ended_agents else ""
 
     def why_ended(self, *, started: bool = True) -> str:
-        """Return Slurm's reason for the job's end, as one sentence; ``started`` is whether its ranks were started."""
+        """Return why the job has ended, as one sentence; ``started`` is whether its ranks were started."""
         state = self.state
         assert state is not None, "only its state shows that the job has ended"
         if state.state == _PURGED:
             was_queued = self.directory.link is not None and not self.has_run
             return f"Slurm no longer knows job {self.job}{'; it was canceled (scancel) in the queue' * was_queued}."
-        if state.exit_signal == _OUTPUT_FAILED_SIGNAL or (not started and state.exit_code == script.UNSEEN_EXIT_CODE):
+        if state.exit_signal == _OUTPUT_FAILED_SIGNAL or (not started and state.exit_code == script.NO_FILES_EXIT_CODE):
             folder = self.directory.job
             return f"The nodes cannot write to {folder}. Set the option directory to a folder that all nodes share."
         if self.is_out_of_memory and state.state == "FAILED":
@@ -192,7 +195,7 @@ class SlurmJob(threading.Thread):
         """Return the error for a job whose nodes could not be prepared."""
         if self.state is not None and self.has_ended:
             code = self.state.exit_code
-            end = "" if code in (0, script.UNSEEN_EXIT_CODE) else f" Its script exited with code {code}."
+            end = "" if code in (0, script.NO_FILES_EXIT_CODE) else f" Its script exited with code {code}."
             message = f"Slurm job {self.job} ended before its ranks were started. {self.why_ended(started=False)}{end}"
             return LaunchFailed(message, code="slurm-job-ended-early", output=self.read_output())
         reasons = (self.why_lost(node, host) for node, host in enumerate(self.list_hosts()))
@@ -204,7 +207,7 @@ class SlurmJob(threading.Thread):
         return self.requested_at > since and self.state is not None and self.state.state != "COMPLETING"
 
     def why_interrupted(self) -> str:
-        """Wait until Slurm knows why the job ended; return the reason if the job had not failed, else ""."""
+        """Wait until Slurm knows why the job ended; return the reason, or "" if the job failed."""
         requested_at = time.monotonic()
         self.poll_soon()
         self._wait(lambda: self.knows_end(requested_at))
@@ -224,7 +227,7 @@ class SlurmJob(threading.Thread):
             self.directory.remove()
 
     def _wait(self, condition: Callable[[], bool]) -> bool:
-        """Wait for a condition, at most ``_RELEASE_SECONDS`` and while the thread runs; return whether it is met."""
+        """Wait at most ``_RELEASE_SECONDS`` for a condition while the thread runs; return whether it is met."""
         deadline = time.monotonic() + _RELEASE_SECONDS
         while not condition() and self.is_alive() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -274,7 +277,7 @@ class SlurmNodes(AgentNodes):
         self._slurm.sent_signals.add(name)
 
     def explain_exit(self, exit_: Exit) -> Exit | None:
-        """Return the exit of a rank, with Slurm's reason unless a better one is known; None while waiting for Slurm."""
+        """Return the exit of a rank with Slurm's reason, or None while waiting for Slurm."""
         slurm = self._slurm
         is_lost = exit_.code is None and exit_.signal is None
         if not is_lost and (exit_.evidence or exit_.signal not in ("TERM", "KILL") or self._slurm.sent_signals):
@@ -316,8 +319,7 @@ class SlurmNodes(AgentNodes):
         try:
             reasons = directory.collect(self._context.folder, len(self._placement.ranks))
         except OSError as error:
-            failure = error.args[0][0] if isinstance(error, shutil.Error) else (error.filename, "", error.strerror)
-            message = f"Results cannot be copied from {directory.job}: {failure[0]}: {failure[2]}."
+            message = f"Cannot copy the results from {directory.job}: {error.filename}: {error.strerror}."
             hint = "The files that ranks wrote are still in that folder."
             raise LaunchFailed(message, code="slurm-results-not-collected", hint=hint) from error
         self.notices += [RunNotice("warning", message, "results-not-collected") for message in reasons]
@@ -327,5 +329,3 @@ class SlurmNodes(AgentNodes):
         super().close()
         self._slurm.close()
         self._output.stop()
-        if self._slurm.has_ended and (state := commands.load_accounting(self._slurm.job, _ACCOUNTING_SECONDS)):
-            self.notices.append(RunNotice("info", commands.describe_usage(state, self._slurm.job), "slurm-accounting"))

@@ -1,25 +1,26 @@
-"""The options of a Slurm cluster, the files of a job (package, agent files, batch script), and arrays of jobs.
+"""The options of a Slurm cluster, the files of a job (package, agent files, batch script), and job arrays.
 
-These files contain no secret values; sbatch passes them through its environment.
+The files contain no secret values, because sbatch passes those in its environment.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import io
 import json
 import math
-import os
 import re
 import shlex
 import shutil
+import subprocess
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 from distdl_jupyter import permissions
 from distdl_jupyter.clusters import package
@@ -41,19 +42,18 @@ from distdl_jupyter.worker import owned
 _START_FILE = "start"
 #: Exit code of a script that Slurm has requeued (EX_TEMPFAIL).
 REQUEUED_EXIT_CODE = 75
-#: Exit code of a script on a node without access to the job's files (EX_NOINPUT).
-UNSEEN_EXIT_CODE = 66
-#: The parts of a job's folder that ranks read.
-_RANK_FILES = ("payload.json", "payload.pkl", "code")
+#: Exit code of a script on a node that cannot read the job's files (EX_NOINPUT).
+NO_FILES_EXIT_CODE = 66
 #: Minutes by which Slurm's time limit exceeds the limit that the supervisor enforces.
 _LIMIT_MARGIN_MINUTES = 2
-#: The long and the short options of sbatch that this package sets for every job.
+#: The long options of sbatch that this package sets for every job.
 _RESERVED_OPTIONS = (
     "--array --wrap --parsable --output --error --export --export-file --job-name --nodes --ntasks --ntasks-per-node "
     "--chdir --requeue --signal --wait --test-only --open-mode"
 )
-_RESERVED_LETTERS = "aoeJNnDW"
-#: Minimum and maximum of numeric options; ``--signal`` is limited to 65,535 seconds.
+#: Their short forms.
+_RESERVED_LETTERS = re.compile("-[aoeJNnDW]")
+#: Minimum and maximum of numeric options. Slurm limits the seconds of ``--signal`` to 65,535.
 _NUMBER_LIMITS = {"requeue": (0, MAX_RESTARTS), "checkpoint_seconds": (0, 65_535), "cpus_per_task": (1, 1_000_000)}
 
 
@@ -61,8 +61,9 @@ _NUMBER_LIMITS = {"requeue": (0, MAX_RESTARTS), "checkpoint_seconds": (0, 65_535
 class SlurmOptions:
     """The options of every job on this cluster."""
 
-    #: Options of agents: they detect whether nodes share the job's folder, and Slurm decides how many processes fit.
+    #: Agents find out whether the nodes share the job's folder.
     shared: ClassVar[bool | None] = None
+    #: Slurm decides how many processes fit on a node.
     oversubscribe: ClassVar[bool] = True
     partition: str = option("", "partition (default: Slurm's default partition)", first=True)
     account: str = option("", "account that is charged")
@@ -92,18 +93,21 @@ class SlurmOptions:
             message = "container_mounts is set without container_image. Set both, or remove container_mounts."
             raise InvalidSpec(message, code="slurm-mounts-without-image", field="container_mounts")
         try:
-            reserved = next(filter(_is_reserved, self.extra_arguments), None)
+            arguments = self.extra_arguments
         except ValueError as error:
             message = f"extra cannot be read as a command line: {error}."
             raise InvalidSpec(message, code="slurm-extra-unreadable", field="extra") from None
-        if reserved:
-            message = f"extra contains {reserved}, which is set automatically. Remove it."
-            hint = "Set the number of ranks with node_count and process_count_per_node."
-            raise InvalidSpec(message, code="slurm-extra-reserved", field="extra", hint=hint)
+        for argument in arguments:
+            name = argument.partition("=")[0]  # sbatch also accepts abbreviations: --out=x
+            is_long = name.startswith("--") and name != "--"
+            if _RESERVED_LETTERS.match(name) or (is_long and f" {name}" in f" {_RESERVED_OPTIONS}"):
+                message = f"extra contains {argument}, which is set automatically. Remove it."
+                hint = "Set the number of ranks with node_count and process_count_per_node."
+                raise InvalidSpec(message, code="slurm-extra-reserved", field="extra", hint=hint)
 
     @property
     def gpus(self) -> int:
-        """The number of GPUs of a job on each node."""
+        """The number of GPUs that a job gets on each node."""
         return commands.count_gpus(self.gpus_per_node)[0]
 
     @property
@@ -112,19 +116,11 @@ class SlurmOptions:
         return shlex.split(self.extra)
 
 
-def _is_reserved(argument: str) -> bool:
-    """Return whether an argument is an option that every job sets, also abbreviated or joined: --out=x, -ox."""
-    name = argument.partition("=")[0]
-    if name.startswith("--"):
-        return len(name) > len("--") and any(option.startswith(name) for option in _RESERVED_OPTIONS.split())
-    return bool(re.match(f"-[{_RESERVED_LETTERS}]", name))
-
-
 # files ------------------------------------------------------------------------------------------
 
 
 class JobDirectory:
-    """A job's files for the nodes: ``job`` is the job's folder for ranks, ``run`` its folder for Slurm."""
+    """The files of a job that its nodes read: ``job`` is the folder of the ranks, and ``run`` the folder for Slurm."""
 
     def __init__(self, folder: JobFolder, directory: str, restart: int = 0) -> None:
         self.job = Path(directory).expanduser().absolute() / folder.id if directory else folder.path
@@ -133,7 +129,7 @@ class JobDirectory:
         self.run = self.job / (f"slurm-{restart}" if restart else "slurm")
         self.batch = self.run / "batch"
         self.output = self.run / "job.out"
-        #: The link to ``run`` that the job's task in a sweep's array follows (``array``), None without an array.
+        #: The link to ``run`` that the job's task in an array follows, or None if the job is not in an array.
         self.link: Path | None = None
         #: Whether ranks may have written files that were not copied yet; ``remove`` keeps them.
         self.has_uncollected_files = False
@@ -148,8 +144,15 @@ class JobDirectory:
             agent_files = [name for node in range(spec.node_count) for name in agents.get_file_names(node)]
             for name in (self.output.name, agents.FAILED_FILE, agents.WARNED_FILE, *agent_files):
                 owned.write(self.run / name, b"")
+            # The script of each node runs the option ``setup``, then the agent.
+            shell = f"#!/bin/bash -l\nset -e\n{options.setup}\nset +e\n" if options.setup else "#!/bin/sh\n"
             python = options.python or ("" if options.container_image else spec.python) or "python3"
-            owned.write(self.run / _START_FILE, _build_start_script(self, options, python).encode())
+            start_script = (
+                f'{shell}export PYTHONPATH={shlex.quote(f"{self.run}/lib")}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
+                f"exec {shlex.quote(python)} -P -m distdl_jupyter.node.folder {shlex.quote(str(self.run))} "
+                '"$SLURM_NODEID"\n'
+            )
+            owned.write(self.run / _START_FILE, start_script.encode())
             (self.run / _START_FILE).chmod(0o700)
             owned.write(self.batch, build_batch_script(self, spec, options).encode())
         except OSError as error:
@@ -178,17 +181,16 @@ class JobDirectory:
         return handle | ({"link": str(link)} if link else {})
 
     def _copy(self, folder: JobFolder) -> None:
-        for name in _RANK_FILES:
-            source = folder.path / name
-            if source.is_dir():
-                shutil.copytree(source, self.job / name, dirs_exist_ok=True)
-            elif source.exists():
-                shutil.copy2(source, self.job / name)
+        for name in ("payload.json", "payload.pkl"):
+            if (folder.path / name).exists():
+                shutil.copy2(folder.path / name, self.job / name)
+        if folder.code.is_dir():
+            shutil.copytree(folder.code, self.job / folder.code.name, dirs_exist_ok=True)
         shutil.rmtree(self.job / "results", ignore_errors=True)  # values of an earlier attempt
         for name in ("results", "outputs"):
             (self.job / name).mkdir(mode=0o700, exist_ok=True)
         checkpoints = self.job / "outputs" / folder.checkpoints.name
-        if folder.has_checkpoints and not checkpoints.exists():  # an existing one is newer and was not copied
+        if folder.has_checkpoints and not checkpoints.exists():  # existing ones are newer: they were not copied back
             shutil.copytree(folder.checkpoints, checkpoints, symlinks=True)
 
     def collect(self, folder: JobFolder, ranks: int) -> list[str]:
@@ -204,7 +206,11 @@ class JobDirectory:
                 shutil.copy2(path, folder.results / path.name, follow_symlinks=False)
             elif not path.name.startswith("."):
                 problems.append(f"{path} was not copied: {reason}.")
-        _copy_tree(self.job / "outputs", folder.outputs)
+        # cp replaces files and links, and writes through no link.
+        command = ["cp", "-a", "--remove-destination", "--", f"{self.job}/outputs/.", str(folder.outputs)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise OSError(errno.EIO, result.stderr.strip().partition("\n")[0], f"{self.job}/outputs")
         self.has_uncollected_files = bool(problems)
         return problems
 
@@ -223,24 +229,8 @@ def make_unusable_error(error: OSError, folder: Path) -> LaunchFailed:
 
 
 def points_to(link: Path, run: Path) -> bool:
-    """Return whether the array task with this link was claimed for the job whose folder is ``run``."""
+    """Return whether the array task of this link was claimed for the job whose folder is ``run``."""
     return link.is_symlink() and link.readlink() == run
-
-
-def _copy_tree(source: Path, target: Path) -> None:
-    """Copy a folder into an existing one without following links there; leave out sockets and pipes. Raises OSError."""
-    special_paths = set[str]()
-    for directory, folders, names in os.walk(source):
-        for entry in (Path(directory, name) for name in (*folders, *names)):
-            if not (entry.is_symlink() or entry.is_dir() or entry.is_file()):
-                special_paths.add(str(entry))
-            existing = target / entry.relative_to(source)
-            if existing.is_symlink() or existing.is_file():
-                existing.unlink()
-            elif existing.is_dir() and (entry.is_symlink() or not entry.is_dir()):
-                shutil.rmtree(existing)
-    ignored = lambda folder, names: {name for name in names if str(Path(folder, name)) in special_paths}  # noqa: E731
-    shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=ignored)
 
 
 # scripts ----------------------------------------------------------------------------------------
@@ -265,17 +255,6 @@ def build_container_arguments(options: SlurmOptions, *folders: Path) -> list[str
     return [image, f"--container-mounts={','.join(mounts)}"] if mounts else [image]
 
 
-def _build_start_script(directory: JobDirectory, options: SlurmOptions, python: str) -> str:
-    """Return the script of each node: the option ``setup``, then the agent."""
-    shell = "#!/bin/bash -l\n" if options.setup else "#!/bin/sh\n"
-    setup = f"set -e\n{options.setup}\nset +e\n" if options.setup else ""
-    library, run = shlex.quote(str(directory.run / "lib")), shlex.quote(str(directory.run))
-    return (
-        f'{shell}{setup}export PYTHONPATH={library}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
-        f'exec {shlex.quote(python)} -P -m distdl_jupyter.node.folder {run} "$SLURM_NODEID"\n'
-    )
-
-
 def build_batch_script(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
     """Return the batch script; it exits with the code of the rank that failed first.
 
@@ -291,7 +270,7 @@ def build_batch_script(directory: JobDirectory, spec: JobSpec, options: SlurmOpt
         f'#!/bin/sh\nexport PATH="${{PATH:-/usr/local/bin:/usr/bin:/bin}}":{programs}\n'
         f"run={shlex.quote(str(directory.run))}\n"
         f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit {REQUEUED_EXIT_CODE}\n'
-        f'[ -e "$run/{_START_FILE}" ] || exit {UNSEEN_EXIT_CODE}\n'
+        f'[ -e "$run/{_START_FILE}" ] || exit {NO_FILES_EXIT_CODE}\n'
         f"trap : TERM\ntrap 'echo USR1 >> \"$run/{agents.WARNED_FILE}\"' USR1\n"
         "unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE\n"
         f"srun --quiet --nodes={spec.node_count} --ntasks={spec.node_count} --ntasks-per-node=1 --cpu-bind=none "
@@ -307,7 +286,7 @@ def build_batch_script(directory: JobDirectory, spec: JobSpec, options: SlurmOpt
 def build_sbatch_arguments(
     spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], folder: Path, output: str, *extra: str
 ) -> list[str]:
-    """Return the options of sbatch for a job, or an array, that runs in ``folder`` and writes to ``output`` there."""
+    """Return sbatch's options for a job or an array that runs in ``folder`` and writes to the file ``output`` there."""
     limit, seconds = options.time_limit, spec.max_run_duration_seconds
     if not limit and seconds is not None:  # helps Slurm's backfill, and ends a job without a supervisor
         limit = str(math.ceil(seconds / 60) + _LIMIT_MARGIN_MINUTES)
@@ -332,17 +311,17 @@ def build_sbatch_arguments(
 
 
 def build_job_name(spec: JobSpec) -> str:
-    """Return the job name for squeue: name and id; jobs of a group, such as a sweep, share one name."""
+    """Return the name for squeue: name and ID of the job, or of its group, such as a sweep."""
     name, id_ = (spec.group.name, spec.group.id) if spec.group else (spec.name, spec.id)
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)[:40].strip('-')}-{id_}"
 
 
 # job arrays for sweeps ---------------------------------------------------------------------------
 
-# The tasks of an array wait in Slurm's queue. The values of a trial may depend on earlier trials, so a task only holds
-# a position: the supervisor of a trial claims the first free task by creating a link to the trial's files, named by the
+# The tasks of an array wait in Slurm's queue. The values of a trial may depend on earlier trials, so a task belongs to
+# no trial: the supervisor of a trial claims the first free task by creating a link to the trial's files, named by the
 # number of the task. A task that starts follows its link; without one, it waits briefly for the next trial and then
-# ends. A restarted trial claims another task. So the array limits the number of concurrent trials, and none runs twice.
+# exits. A restarted trial claims another task. So the array limits how many trials run at a time, and none runs twice.
 #
 # ``<folder of the sweep>/slurm/``, or the same below the option ``directory``, holds::
 #
@@ -352,8 +331,10 @@ def build_job_name(spec: JobSpec) -> str:
 
 #: Seconds that a task waits for a trial, because a trial only starts after the previous one has ended.
 TASK_WAIT_SECONDS = 60
-#: Polls per second of a waiting task; timeout in seconds of ``close_array`` for the end of all tasks.
-_POLLS_PER_SECOND, _END_SECONDS = 5, 10.0
+#: How often a waiting task looks for its link.
+_POLLS_PER_SECOND = 5
+#: Timeout in seconds of ``close_array`` for the end of all tasks.
+_END_SECONDS = 10.0
 #: Maximum number of tasks of an array: Slurm's default MaxArraySize is 1001. Further tasks are in another array.
 _MAX_TASKS = 1000
 #: The link target of a task that can no longer be claimed.
@@ -363,16 +344,17 @@ _CLOSED_TARGET = "-"
 def claim_task(
     directory: JobDirectory, spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], context: Context
 ) -> str:
-    """Claim a task of the sweep's job array for a trial and return its id; submit an array if no task is free.
+    """Claim a task of the sweep's job array for a trial and return its ID; submit an array if no task is free.
 
-    Returns "" without a sweep, for the last trial, and if Slurm rejects arrays. Raises SlurmTimeout, OSError.
+    Return "" for a job that needs no task: it is not a trial, it is the last trial, or Slurm rejects arrays. Raises
+    SlurmTimeout, OSError.
     """
     group, number = spec.group, spec.trial
     if group is None or number is None or not _get_sweep_folder(group).path.exists():
         return ""
     sweep, plan = JobDirectory(_get_sweep_folder(group), options.directory), SweepPlan.from_group(group)
     sweep.create()
-    with _lock(sweep.run):
+    with _open_lock(sweep):
         arrays = _list_arrays(sweep.run)
         if arrays and (task := _claim_free_task(arrays[-1], directory, context)):
             return task
@@ -405,7 +387,7 @@ def close_array(group: Group, options: SlurmOptions) -> None:
     sweep = JobDirectory(_get_sweep_folder(group), options.directory)
     if not sweep.run.is_dir():
         return
-    with _lock(sweep.run):
+    with _open_lock(sweep):
         jobs = []
         for folder in _list_arrays(sweep.run):
             job, free_links = _load_array(folder)
@@ -432,16 +414,15 @@ def _get_sweep_folder(group: Group) -> JobFolder:
     return JobStore(kind="sweeps").get_folder(group.id)
 
 
-@contextlib.contextmanager
-def _lock(root: Path) -> Iterator[None]:
-    """Hold the lock for claiming tasks. Raises OSError."""
-    with (root / "lock").open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _open_lock(sweep: JobDirectory) -> IO[bytes]:
+    """Acquire the lock for claiming tasks, which is released when the file is closed. Raises OSError."""
+    file = (sweep.run / "lock").open("ab")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file
 
 
 def _list_arrays(root: Path) -> list[Path]:
-    """Return the folders of all arrays, the newest last."""
+    """Return the folders of all arrays; the newest is the last."""
     return sorted((path for path in root.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
 
 
@@ -450,7 +431,7 @@ def _write_array(folder: Path, job: str, size: int) -> None:
 
 
 def _load_array(folder: Path) -> tuple[str, list[Path]]:
-    """Return the Slurm job of an array, "" if unknown, and the links of its free tasks, in the order of their start.
+    """Return the Slurm job of an array, or "" if it is unknown, and the links of its free tasks in order.
 
     If the submission was killed or its response was lost, the job is looked up in the queue. Raises SlurmFailed.
     """
@@ -466,7 +447,7 @@ def _load_array(folder: Path) -> tuple[str, list[Path]]:
 
 
 def _claim_free_task(folder: Path, directory: JobDirectory, context: Context) -> str:
-    """Claim a free task for a job and return its id, "" if all are claimed.
+    """Claim a free task for a job and return its ID, or "" if all are claimed.
 
     The job's handle is recorded first, so that another supervisor can claim the task if this one is killed.
     """
@@ -480,10 +461,7 @@ def _claim_free_task(folder: Path, directory: JobDirectory, context: Context) ->
 
 
 def _build_task_script(folder: Path) -> str:
-    """Return the script that every task runs. Its ``ls`` makes new links visible on network file systems.
-
-    Like the batch script of a job, it does nothing if Slurm requeues it.
-    """
+    """Return the script that every task runs; ``ls`` makes new links visible on network file systems."""
     return (
         "#!/bin/sh\n"
         f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit {REQUEUED_EXIT_CODE}\n'

@@ -1,10 +1,10 @@
-"""Spark clusters: runs an agent in each task of one barrier stage, and any backend on these agents.
+"""Spark clusters: run an agent in each task of one barrier stage, and any backend on these agents.
 
-* A process of the job, or the kernel of the notebook with the session, runs the stage with one task for each node
-  (``driver``). Until Spark's scheduler has free slots, the job is queued and shows the reason. The process and its
-  stage end with the connection to the supervisor, so nothing outlives the supervisor.
+* A separate process, or the kernel of the notebook with the session, runs the stage with one task for each node
+  (``driver``). Until Spark has free slots, the job is queued and shows the reason. The process and its stage end with
+  the connection to the supervisor, so nothing outlives the supervisor.
 * Each task connects back to the supervisor over TLS 1.3 and sends the job's secret (``agents.tcp_link``,
-  ``node.connect_back``). It starts the same agent as ``ssh``, as a child with pipes, and forwards its bytes.
+  ``node.connect_back``). It starts the same agent as ``ssh`` as a child process and forwards its input and output.
 * When the connection or the task ends, the agent's input ends, and the agent ends all processes it has started.
 
 The code of a task is pickled by value, so executors do not need this package.
@@ -46,16 +46,15 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import processes
 from distdl_jupyter.worker.rank_socket import read_uid
 
-#: Timeout in seconds for a check to open a session and start an executor. Spark may still be releasing that of an
-#: earlier job.
+#: Timeout in seconds for a check to open a session and start an executor. Spark may still be releasing the executors
+#: of another job.
 _CHECK_SECONDS = 50.0
-_ENDS_WITH_KERNEL = RunNotice(
-    "info", "This job runs in the Spark session of its notebook, so it ends when the kernel does.", "kernel-session"
-)
-#: The environment variable with the job's id that marks the driver process and its children.
+#: The environment variable with the job ID that marks the driver process and its children.
 MARK_VARIABLE = "DISTDL_SPARK_DRIVER"
-#: Seconds between two checks for connected tasks, and the timeout in seconds for the stage to end.
-_POLL_SECONDS, _END_SECONDS = 0.1, 10.0
+#: Seconds between two checks for connected tasks.
+_POLL_SECONDS = 0.1
+#: Timeout in seconds for the end of the stage.
+_END_SECONDS = 10.0
 #: A sweep finds the driver process by its mark, so a job's handle needs no data.
 _HANDLE = {"marked": True}
 _KERNEL_ENDED = "The kernel with the Spark session of the job has ended."
@@ -76,7 +75,7 @@ class SparkCluster(AgentCluster):
     can_share_host = True
 
     def unavailable(self, options: SparkOptions) -> str:
-        """Return the remedy if Spark is not installed here, or Java if this machine is the driver."""
+        """Return the remedy if Spark is not installed here, or Java if the driver runs here."""
         if find_spec("pyspark") is None:
             return "Spark is not installed in this environment. Run: pip install 'distdl-jupyter[spark]'"
         if options.master and not options.remote and not has_java():
@@ -89,8 +88,8 @@ class SparkCluster(AgentCluster):
             message = "A Spark cluster needs either a master, a remote, or a Spark session in this process."
             raise InvalidSpec(message, code="spark-no-master", field="master", hint=NO_SESSION_HINT)
         if "token=" in options.remote:
-            hint = "Remove it, and set the environment variable SPARK_CONNECT_AUTHENTICATE_TOKEN."
             message = "remote contains a token, which is a secret."
+            hint = "Remove it, and set the environment variable SPARK_CONNECT_AUTHENTICATE_TOKEN."
             raise InvalidSpec(message, code="spark-remote-secret", field="remote", hint=hint)
         check_range(1, MAX_CORES)(options.cpus_per_process, "cpus_per_process")
         check_range(0, MAX_GPUS)(options.gpus_per_node, "gpus_per_node")
@@ -101,13 +100,13 @@ class SparkCluster(AgentCluster):
         return driver.find_session_options()
 
     def detail(self, options: SparkOptions) -> str:
-        """Return the address."""
-        return options.address
+        """Return the address of the master or of the Connect server."""
+        return options.remote or options.master or "the notebook's session"
 
     def run_checks(
         self, options: SparkOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
-        """Check a free executor with an agent; a job checks all its executors when it starts."""
+        """Check one free executor; a job checks all its executors when it starts."""
         try:
             self.validate(options)
             with contextlib.closing(Stage(options, StageSpec(name="check"))) as stage:
@@ -125,8 +124,8 @@ class SparkCluster(AgentCluster):
         """Wait for a task on each node, and start an agent in each."""
         context.record_handle(_HANDLE)
         if options.session:
-            context.note(_ENDS_WITH_KERNEL)
-        context.report("queue", f"waiting for Spark at {options.address}")
+            text = "This job runs in the Spark session of its notebook, so it ends when the kernel ends."
+            context.note(RunNotice("info", text, "kernel-session"))
         cpus = options.cpus_per_process * spec.process_count_per_node
         stage = Stage(options, StageSpec(spec.id, spec.node_count, cpus, spec.python))
         self._allocation.callback(stage.close)
@@ -143,10 +142,7 @@ class SparkCluster(AgentCluster):
         return AgentNodes(job, placement, context, self._nodes, _HANDLE, self._allocation.pop_all().close)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
-        """End the driver process with the job's session, and its children, unless they have already ended.
-
-        Nothing remains on executors: a task ends with its connection, and an agent with its task.
-        """
+        """End the driver process of the job and its children; a task ends with its connection to the supervisor."""
 
         def find_drivers() -> set[int]:
             return set(processes.find_marked(processes.read_table(), {MARK_VARIABLE: job_id}))
@@ -166,8 +162,9 @@ class Stage:
         """Start the stage. Raises LaunchFailed."""
         self._options = options
         self._task_count = stage.tasks
-        #: Why the stage waits, and why it has ended.
-        self._reason = f"reaching Spark at {options.address}"
+        #: Why the stage waits.
+        self._reason = f"connecting to {options.title}"
+        #: Why the stage has ended.
         self._error: LaunchFailed | None = None
         self._is_closing = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -178,21 +175,21 @@ class Stage:
             resources.callback(self.listener.close)
             try:
                 self._connection = resources.enter_context(self._start_driver(stage.name))
-                self._connection.sendall(json.dumps({**request, "back": self.listener.connect_info}).encode() + b"\n")
+                self._connection.sendall(json.dumps({**request, "callback": self.listener.connect_info}).encode() + b"\n")
             except OSError as error:
                 if options.session:
                     hint = "Start a Spark session in another notebook and submit the job there."
                     raise LaunchFailed(_KERNEL_ENDED, code="spark-kernel-ended", hint=hint) from error
-                message = f"Cannot start Spark's driver: {error.strerror or error}."
+                message = f"The Spark driver cannot be started: {error.strerror or error}."
                 raise LaunchFailed(message, code="spark-driver-not-started") from error
             self._resources = resources.pop_all()
         self._thread = threading.Thread(target=self._read_messages, name="spark", daemon=True)
         self._thread.start()
 
     def _start_driver(self, job: str) -> socket.socket:
-        """Start a process for the session, or find the kernel that has one; return the connection to it.
+        """Start a process for the session, or connect to the kernel with the session; return the connection.
 
-        Raises OSError, also for a listener of another user.
+        Raises OSError, also if another user owns the listener.
         """
         if path := self._options.session:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -204,15 +201,11 @@ class Stage:
             return connection
         connection, child_socket = socket.socketpair()
         variables = {name: value for name, value in os.environ.items() if name not in _REDIRECTS} | {MARK_VARIABLE: job}
+        command, output = [sys.executable, "-P", "-m", driver.__name__], self._output
         with child_socket:
             # The process stays in the supervisor's session, whose watchdog gives it time to release the slots.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", driver.__name__],
-                process_group=0,
-                env=variables,
-                stdin=child_socket.fileno(),
-                stdout=self._output,
-                stderr=self._output,
+                command, process_group=0, env=variables, stdin=child_socket.fileno(), stdout=output, stderr=output
             )
         return connection
 
@@ -225,13 +218,13 @@ class Stage:
                     self._error = self._driver_error(message["error"], message["code"], message["hint"])
         reason = _KERNEL_ENDED
         if self._process is not None:
-            reason = f"Spark's driver exited with code {self._process.wait()}."
+            reason = f"The Spark driver exited with code {self._process.wait()}."
         if not self._is_closing and self._error is None:
             self._error = self._driver_error(reason, "spark-driver-ended")
         self.listener.disconnect()  # tasks of a remote session could continue otherwise
 
     def _driver_error(self, message: str, code: str, hint: str = "") -> LaunchFailed:
-        """Return an error; if the driver did not start or has ended, the error includes its output."""
+        """Return an error; an error about the driver includes the end of its output."""
         output = ""
         if "driver" in message:
             self._output.seek(0)
@@ -240,7 +233,7 @@ class Stage:
 
     def _explain_loss(self, name: str) -> str:
         reason = f" {self._error.message}" if self._error is not None else ""
-        return f"Spark's executor on {name} was lost, because its task ended before the job.{reason}"
+        return f"The Spark executor on {name} was lost, because its task ended before the job.{reason}"
 
     def await_tasks(self, report: Callable[[str], object], seconds: float = math.inf) -> None:
         """Wait until all tasks have connected, at most ``seconds``.
@@ -252,8 +245,8 @@ class Stage:
             if self._error is not None:
                 raise self._error
             if time.monotonic() > deadline:
-                message = f"Spark at {self._options.address} has no free executor: {self._reason}."
-                hint = "Try again when its other jobs have ended, or read the log of its driver."
+                message = f"No Spark executor was free within {seconds:.0f} s: {self._reason}."
+                hint = "Try again when Spark's other jobs have ended, or read the log of the Spark driver."
                 raise LaunchFailed(message, code="spark-no-executor", hint=hint)
             report(self._reason)
             time.sleep(_POLL_SECONDS)

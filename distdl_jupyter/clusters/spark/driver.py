@@ -4,8 +4,9 @@
 server. The classic session of a notebook owns the executors of its application, so its stage must run in the kernel,
 where a thread serves the same protocol on a socket that only this user can access.
 
-Protocol: one line of JSON describes the stage; lines of JSON report the reason for waiting, or an error with its
-remedy. When the other side closes, the stage is canceled and the process's own session is stopped.
+Protocol: the client, a supervisor, sends one line of JSON that describes the stage. It receives lines of JSON with the
+reason for waiting, or with an error and its remedy. When the client disconnects, the stage is canceled, and a session
+that was opened for it is stopped.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ from distdl_jupyter.core.plan import option
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.node import connect_back
 
-#: Seconds between two attempts to run a stage, and the timeout in seconds for stopping a session.
-_RETRY_SECONDS, _STOP_SECONDS = 1.0, 6.0
+#: Seconds between two attempts to run a stage.
+_RETRY_SECONDS = 1.0
+#: Timeout in seconds for stopping a session.
+_STOP_SECONDS = 6.0
 #: Spark's error for a barrier stage with more tasks than free slots.
 _NO_SLOTS_ERROR = "SPARK-24819"
 #: The remedy if there is no session.
@@ -45,7 +48,8 @@ NO_SESSION_HINT = (
 )
 #: The function that every task runs.
 _TaskFunction = Callable[[Iterable[Any]], Iterator[Any]]
-#: Two functions: one runs a stage in a session to its end and raises errors of Spark, the other ends both.
+#: (run, stop): ``run`` runs a stage to completion and raises Spark's errors; ``stop`` cancels the stage, and stops the
+#: session if it was opened for the stage.
 _SessionFunctions = tuple[Callable[[_TaskFunction], None], Callable[[], None]]
 
 
@@ -60,21 +64,23 @@ class SparkOptions:
     cpus_per_process: int = option(1, "Spark cores for each process", first=True)
     gpus_per_node: int = option(0, "GPUs on each node", first=True)
     conf: str = option("", 'Spark settings as JSON: {"spark.executor.memory": "4g"}')
-    python: str = option("", "path of Python on the executors (default: the path of this Python)")
+    python: str = option("", "path of the Python interpreter on the executors (default: the path of this one)")
     session: str = option("", "socket of the process with the Spark session, instead of master; found automatically")
-    host: str = option("", "address of this machine that executors can reach (default: the one on the route to it)")
+    host: str = option(
+        "", "address of this machine that executors can reach (default: the address on the route to the master)"
+    )
     directory: str = option("", DIRECTORY_HELP)
     network: str = option("", NETWORK_HELP)
     shared: bool | None = option(None, SHARED_HELP)
     oversubscribe: bool = option(default=False, help_=OVERSUBSCRIBE_HELP)
 
     @property
-    def address(self) -> str:
-        """The address of the master or of the Connect server."""
-        return self.remote or self.master or "the notebook's session"
+    def title(self) -> str:
+        """The name of the cluster in messages."""
+        return "the notebook's Spark session" if self.session else f"Spark at {self.remote or self.master}"
 
     def parse_settings(self) -> dict[str, str]:
-        """Return the user's settings of Spark. Raises InvalidSpec."""
+        """Return the user's Spark settings. Raises InvalidSpec."""
         try:
             pairs = json.loads(self.conf or "{}").items()
         except (ValueError, AttributeError):
@@ -99,8 +105,8 @@ class StageSpec:
 
 
 def list_addresses(options: SparkOptions) -> Iterator[tuple[str, int]]:
-    """Yield host and port of each master or of the Connect server in the options."""
-    authority = options.address.partition("://")[2].split("/")[0]
+    """Yield the host and the port of each master, or of the Connect server."""
+    authority = (options.remote or options.master).partition("://")[2].split("/")[0]
     for match in re.finditer(r"([^/,;:]+|\[[0-9a-fA-F:]+\]):(\d+)", authority):
         yield match[1].strip("[]"), int(match[2])
     if options.remote and not re.search(r":\d+", options.remote):
@@ -115,20 +121,20 @@ def _require_spark(options: SparkOptions, context: Any) -> None:
     if options.session and context is None:
         message = "The notebook's Spark session has been stopped."
         raise LaunchFailed(message, code="spark-session-stopped", hint=NO_SESSION_HINT)
-    reason = ""
+    problem = ""
     for address in list_addresses(options) if options.remote or options.master.startswith("spark://") else ():
         try:
             with socket.create_connection(address, 5.0):
                 return
         except OSError as error:
-            reason = f"Spark at {options.address} does not respond: {error.strerror or error}."
-    if reason:
+            problem = f"{options.title} does not respond: {error.strerror or error}."
+    if problem:
         hint = "Check that its master is running, and correct the option master or remote."
-        raise LaunchFailed(reason, code="spark-unreachable", hint=hint)
+        raise LaunchFailed(problem, code="spark-unreachable", hint=hint)
 
 
-def _make_task(source: str, back: Mapping[str, Any], python: str) -> _TaskFunction:
-    """Return the function that every task runs: it executes ``source``, the source of ``connect_back``.
+def _make_task(source: str, callback: Mapping[str, Any], python: str) -> _TaskFunction:
+    """Return the function that every task runs: it executes ``source``, the source code of ``connect_back``.
 
     It is pickled by value and uses no module-level names, because executors may lack this package.
     """
@@ -141,8 +147,10 @@ def _make_task(source: str, back: Mapping[str, Any], python: str) -> _TaskFuncti
 
         list(rows)  # Spark expects a task to read its rows
         # The agent does not inherit the variables that Spark sets for its workers.
-        hidden = "SPARK_ PYSPARK_ _PYSPARK_ PYTHON_ DISTDL_ PYTHONHASHSEED PYTHONUNBUFFERED OMP_NUM_THREADS SIMPLIFIED_"
-        environment = {name: text for name, text in os.environ.items() if not name.startswith(tuple(hidden.split()))}
+        prefixes = (
+            "SPARK_ PYSPARK_ _PYSPARK_ PYTHON_ DISTDL_ PYTHONHASHSEED PYTHONUNBUFFERED OMP_NUM_THREADS SIMPLIFIED_"
+        )
+        environment = {name: text for name, text in os.environ.items() if not name.startswith(tuple(prefixes.split()))}
         paths = [path for path in environment.pop("PYTHONPATH", "").split(os.pathsep) if path]
         paths = [path for path in paths if not path.rpartition("/")[2].startswith(("pyspark", "py4j", "spark-"))]
         if paths:
@@ -153,14 +161,14 @@ def _make_task(source: str, back: Mapping[str, Any], python: str) -> _TaskFuncti
         scope: dict[str, Any] = {"__name__": "connect_back"}
         exec(source, scope)  # noqa: S102 - it is the source of a module of this package
         identity = {"number": task.partitionId(), "attempt": task.attemptNumber()}
-        asyncio.run(scope["serve"](back, identity, python, environment))
+        asyncio.run(scope["serve"](callback, identity, python, environment))
         return iter(())
 
     return run
 
 
 def _open_classic(options: SparkOptions, stage: StageSpec, host: str, context: Any) -> _SessionFunctions:
-    """Open a session whose driver has the address ``host``, or use that of a kernel (``context``), which stays open."""
+    """Open a session whose driver has the address ``host``, or use the session of this kernel, which stays open."""
     from pyspark import SparkConf, SparkContext
 
     spark, group = context, f"distdl-{os.urandom(8).hex()}"
@@ -209,7 +217,7 @@ def _open_connect(options: SparkOptions, stage: StageSpec) -> _SessionFunctions:
 
 
 def _build_resource_profile(options: SparkOptions, stage: StageSpec) -> Any:
-    """Return the resource profile of a task, None if it only needs one core."""
+    """Return the resource profile of a task, or None if the task needs only one core."""
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
     gpus = options.gpus_per_node
@@ -221,7 +229,7 @@ def _build_resource_profile(options: SparkOptions, stage: StageSpec) -> Any:
 
 def _build_default_settings(stage: StageSpec, options: SparkOptions, host: str) -> dict[str, str]:
     """Return the default settings of the session, which the user's settings override."""
-    bind_address = "0.0.0.0"  # noqa: S104 - the address is translated
+    bind_address = "0.0.0.0"  # noqa: S104 - host may be a NAT address, which cannot be bound here
     with contextlib.suppress(OSError), socket.create_server((host, 0)):
         bind_address = host
     settings = {
@@ -243,7 +251,7 @@ def _build_default_settings(stage: StageSpec, options: SparkOptions, host: str) 
         "spark.cores.max": str(stage.cpus * stage.tasks),
     }
     if options.gpus_per_node:
-        settings |= {f"spark.{user}.resource.gpu.amount": str(options.gpus_per_node) for user in ("executor", "task")}
+        settings |= {f"spark.{role}.resource.gpu.amount": str(options.gpus_per_node) for role in ("executor", "task")}
     return settings
 
 
@@ -259,60 +267,60 @@ _CAUSES = (
         "Spark adds and removes executors dynamically, so the tasks cannot start together.",
         "Start the session with spark.dynamicAllocation.enabled=false.",
     ),
-    (r"JAVA_GATEWAY_EXITED", "Spark's driver did not start.", "Read its output. Spark 4 needs Java 17 or newer."),
+    (r"JAVA_GATEWAY_EXITED", "The Spark driver did not start.", "Read its output. Spark 4 needs Java 17 or newer."),
     (
         r"different version: \(?(\d+[., ]+\d+)\)? than that in driver:? \(?(\d+[., ]+\d+)",
         "The executors run Python {0}, but this job runs Python {1}.",
-        "Set the option python to the path of the job's Python version on the executors.",
+        "Set the option python to an interpreter on the executors that has the job's Python version.",
     ),
     (
         r'Cannot run program "([^"]+)"',
         "There is no Python at {0} on the executors.",
-        "Set the option python to the path of Python on the executors.",
+        "Set the option python to the path of an interpreter on the executors.",
     ),
 )
 
 
-def _explain(text: str, options: SparkOptions) -> tuple[str, str]:
-    """Return an error of Spark as one sentence, and its remedy."""
+def _explain(text: str) -> tuple[str, str]:
+    """Return a Spark error as one sentence, and its remedy."""
     for pattern, sentence, hint in _CAUSES:
         if match := re.search(pattern, text):
             return sentence.format(*(group.strip().replace(", ", ".") for group in match.groups())), hint
     lines = [re.sub(r"^:?\s*(?:[\w.$]+(?:Exception|Error): )+", "", line.strip()) for line in text.splitlines()]
     skipped = ("An error occurred while calling", "Traceback", "at ")
     first = next((line for line in lines if line and not line.startswith(skipped)), "no reason given")
-    return f"Spark at {options.address} ended the job's stage: {first[:300].rstrip('.:')}.", "See its executors' logs."
+    return f"Spark aborted the job's stage: {first[:300].rstrip('.:')}.", "See the executor logs."
 
 
 def serve(connection: socket.socket, context: Any = None) -> None:
-    """Run the stage that the other side describes; end it when that side closes.
+    """Run the stage that the client describes, and end it when the client disconnects.
 
     ``context`` is the SparkContext of this kernel; without one, a session is started and stopped. Raises OSError, and
-    ValueError if the other side has sent no stage.
+    ValueError if the client sends no stage.
     """
     lines = connection.makefile("rb")
     request = json.loads(lines.readline())
-    options, stage, back = SparkOptions(**request["options"]), StageSpec(**request["stage"]), request["back"]
+    options, stage, callback = SparkOptions(**request["options"]), StageSpec(**request["stage"]), request["callback"]
     stop_event, stop_functions = threading.Event(), list[Callable[[], None]]()
 
     def report(**fields: Any) -> None:
-        with contextlib.suppress(OSError):  # the other side has closed the connection
+        with contextlib.suppress(OSError):  # the client has disconnected
             connection.sendall(json.dumps(fields).encode() + b"\n")
 
     def work() -> None:
         try:
             _require_spark(options, context)
-            report(reason=f"starting a session of Spark at {options.address}")
-            host = back["host"]
-            run, stop = (
-                _open_connect(options, stage) if options.remote else _open_classic(options, stage, host, context)
-            )
+            report(reason=f"connecting to {options.title}")
+            if options.remote:
+                run, stop = _open_connect(options, stage)
+            else:
+                run, stop = _open_classic(options, stage, callback["host"], context)
             stop_functions.append(stop)
             gpus = f" and {plural(options.gpus_per_node, 'GPU')}" if options.gpus_per_node else ""
             resources = f"{plural(stage.cpus, 'core')}{gpus}{' each' if stage.tasks > 1 else ''}"
-            report(reason=f"waiting for {plural(stage.tasks, 'executor')} of Spark with {resources}")
+            report(reason=f"waiting for {plural(stage.tasks, 'Spark executor')} with {resources}")
             source = Path(connect_back.__file__).read_text(encoding="utf-8")
-            task = _make_task(source, back, options.python if options.remote else options.python or stage.python)
+            task = _make_task(source, callback, options.python or ("" if options.remote else stage.python))
             while not stop_event.is_set():
                 try:
                     run(task)
@@ -324,7 +332,7 @@ def serve(connection: socket.socket, context: Any = None) -> None:
         except DistDLError as error:
             report(error=error.message, code=error.code, hint=error.hint)
         except Exception as error:  # noqa: BLE001 - Spark may raise anything
-            sentence, hint = _explain(str(error), options)
+            sentence, hint = _explain(str(error))
             report(error=sentence, code="spark-stage-failed", hint=hint)
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RD)
@@ -339,11 +347,11 @@ def serve(connection: socket.socket, context: Any = None) -> None:
     if context is None and not options.session and stop_thread.is_alive():
         os.killpg(0, signal.SIGKILL)  # also kills Java
     with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)  # a thread may still read it
+        connection.shutdown(socket.SHUT_RDWR)  # a thread may still be reading from it
 
 
 def find_session_options() -> dict[str, str] | None:
-    """Return the options for the session of this process, None without one. Does not import Spark."""
+    """Return the options for the Spark session of this process, or None if there is none. Does not import Spark."""
     module = sys.modules.get("pyspark.sql.connect.session")
     if session := module and module.SparkSession.getActiveSession():
         builder = session.client._builder  # noqa: SLF001 - no public attribute has the address
@@ -368,18 +376,18 @@ def _listen() -> str:
     listener.bind(f"{folder}/session")
     listener.listen(64)
 
+    def serve_supervisor(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError), connection:  # the supervisor was killed
+            serve(connection, _get_active_context())
+
     def accept() -> None:
         while True:
-            connection, _ = listener.accept()
-            threading.Thread(target=_serve_supervisor, args=(connection,), name="distdl spark job", daemon=True).start()
+            threading.Thread(
+                target=serve_supervisor, args=listener.accept()[:1], name="distdl spark job", daemon=True
+            ).start()
 
     threading.Thread(target=accept, name="distdl spark", daemon=True).start()
     return f"{folder}/session"
-
-
-def _serve_supervisor(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError, ValueError), connection:  # the supervisor was killed
-        serve(connection, _get_active_context())
 
 
 def main() -> None:

@@ -144,11 +144,12 @@ def test_only_values_of_the_job_s_own_ranks_come_back(ml, azurite, blob_proxy, s
     stayed = run.collect(workspace(ml), "run3", folder, 2)
     assert [path.name for path in folder.results.rglob("*")] == ["rank-0.pkl"]
     assert sorted(stayed) == [
-        "results/deep/rank-1.pkl is not the value of a rank. The file was not copied; it is in the artifacts of "
-        "the run.",
-        "results/planted.pkl is not the value of a rank. The file was not copied; it is in the artifacts of the run.",
-        "results/rank-7.pkl is the value of a rank that did not run on this host. The file was not copied; it is "
-        "in the artifacts of the run.",
+        f"results/{name}. The file was not copied; it is in the artifacts of the Azure ML job."
+        for name in (
+            "deep/rank-1.pkl is not the value of a rank",
+            "planted.pkl is not the value of a rank",
+            "rank-7.pkl is the value of a rank that did not run on this host",
+        )
     ]
 
 

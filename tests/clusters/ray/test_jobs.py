@@ -40,8 +40,8 @@ def test_ranks_get_the_gpus_that_ray_has_given_to_the_job(on_ray):
 @pytest.mark.full
 def test_what_ray_has_no_room_for_waits_with_its_reason(on_ray):
     job = submit(waits, compute_target="lab", node_count=3, process_count_per_node=1, distributed_backend="torch")
-    wait_for(lambda: "waiting for 3 nodes of Ray" in job.view().phases[-1].detail, 120, "the reason")
-    assert "2 of its nodes are that large" in job.view().phases[-1].detail
+    wait_for(lambda: "waiting for 3 Ray nodes" in job.view().phases[-1].detail, 120, "the reason")
+    assert "large enough: 2 nodes" in job.view().phases[-1].detail
     job.cancel()
     assert job.wait(60).state is State.CANCELED
 

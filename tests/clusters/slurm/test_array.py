@@ -171,7 +171,7 @@ def test_an_array_whose_number_nobody_wrote_down(slurm, tmp_path):
     ).stdout.strip()
     assert script._load_array(place)[0] == number
     assert json.loads((place / "array.json").read_text()) == {"job": number, "size": 3}
-    assert commands.load_state(number).pending
+    assert commands.load_state(number).is_pending
     place.with_name("2").mkdir()
     assert script._load_array(place.with_name("2")) == ("", [])
 

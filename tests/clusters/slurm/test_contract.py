@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.full, needs_slurm, pytest.mark.timeout(300), pytest.ma
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Ask Slurm often, and wait less for files of nodes that share this machine's disk."""
-    monkeypatch.setattr(job, "_SLOW_SECONDS", 0.3)
-    monkeypatch.setattr(job, "_FAST_SECONDS", 0.1)
+    monkeypatch.setattr(job, "_POLL_SECONDS", 0.3)
+    monkeypatch.setattr(job, "_FAST_POLL_SECONDS", 0.1)
     monkeypatch.setattr(folder_link, "GRACE_SECONDS", 1.0)
 
 

@@ -87,7 +87,7 @@ def test_waiting_is_told_with_slurm_s_own_word():
     )
     assert commands.describe_waiting(JobState("PENDING", "SomethingNew")) == "waiting (SomethingNew)"
     assert "CONFIGURING" in commands.describe_waiting(JobState("CONFIGURING"))
-    assert JobState("CONFIGURING").pending
+    assert JobState("CONFIGURING").is_pending
 
 
 def test_what_never_begins_has_a_remedy_and_a_turn_has_none():
@@ -116,7 +116,7 @@ def test_a_place_that_is_not_known_yet_is_not_shown():
 def test_the_state_of_an_array_is_that_of_a_task_that_goes_on(monkeypatch):
     said = "JobId=13 ArrayTaskId=0 JobState=FAILED\nJobId=12 ArrayTaskId=3-9 JobState=PENDING\n"
     monkeypatch.setattr(commands, "run", lambda *_command, **_more: said)
-    assert commands.load_state("12").pending
+    assert commands.load_state("12").is_pending
     assert commands.parse_state(said.splitlines()[0]).state == "FAILED"
 
 
@@ -178,16 +178,7 @@ def test_a_machine_that_is_in_no_cluster_says_what_to_do(monkeypatch, tmp_path):
     assert "SLURM_CONF" in row.remedy
 
 
-# accounting and the queue ------------------------------------------------------------------------
-
-
-def test_end_is_told_with_slurm_s_word_for_it():
-    sentence = commands.describe_usage(
-        JobState("OUT_OF_MEMORY", exit_signal=125, seconds=182, memory=1_200_000_000), "12"
-    )
-    assert sentence.startswith("Slurm job 12 ended as OUT_OF_MEMORY after 3 min")
-    assert "peak memory per node 1.2 GB" in sentence
-    assert "--mem=64G" in sentence
+# ends and the queue -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -234,19 +225,19 @@ def test_container_is_srun_s_and_sees_the_job_s_folder(tmp_path):
 @pytest.mark.parametrize(
     ("line", "state"),
     [
-        ("7|FAILED|3:0|12|2956K|2026-11-26T01:00:00", JobState("FAILED", "", 3, 0, seconds=12, memory=3026944)),
-        ("7|CANCELLED by 1000|0:15|||2026-11-26T01:00:00", JobState("CANCELLED", "", 0, 15)),
-        ("7|RUNNING|0:0|12||Unknown", None),
-        ("7||0:0|12||2026-11-26T01:00:00", None),
-        ("7| |0:0|12||2026-11-26T01:00:00", None),
+        ("FAILED|3:0", JobState("FAILED", "", 3, 0)),
+        ("CANCELLED by 1000|0:15", JobState("CANCELLED", "", 0, 15)),
+        ("RUNNING|0:0", None),
+        ("|0:0", None),
+        ("", None),
     ],
 )
-def test_accounting_without_a_state_says_nothing(line, state, tmp_path, monkeypatch):
+def test_only_an_end_is_read_from_accounting(line, state, tmp_path, monkeypatch):
     executable(tmp_path / "sacct", f"echo '{line}'")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert commands.load_accounting("7") == state
+    assert commands.load_final_state("7") == state
 
 
 def test_a_machine_without_accounting_knows_no_ended_job(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert commands.load_accounting("7", 60.0) is None
+    assert commands.load_final_state("7") is None

@@ -106,15 +106,13 @@ def test_without_free_executors_a_job_waits_and_says_so_and_so_does_a_check(on_s
     holder = submit(waits, **{**TWO, "compute_target": "whole"})
     begun(holder)
     waiting = submit(sums, **TWO)
-    reason = "waiting for 2 executors of Spark with 1 core each"
+    reason = "waiting for 2 Spark executors with 1 core each"
     wait_for(lambda: waiting.view().phases and waiting.view().phases[-1].detail == reason, 120, "the reason")
     assert waiting.view().state is State.QUEUED
     monkeypatch.setattr(cluster, "_CHECK_SECONDS", 20.0)
     (row,) = SparkCluster().run_checks(SparkOptions(**on_spark.options))
     assert (row.level, row.code) == ("error", "spark-no-executor")
-    assert row.message == (
-        f"Spark at {on_spark.address} has no free executor: waiting for 1 executor of Spark with 1 core."
-    )
+    assert row.message == "No Spark executor was free within 20 s: waiting for 1 Spark executor with 1 core."
     assert "when its other jobs have ended" in row.remedy
     holder.cancel(now=True)
     assert [value for value, _ in waiting.results()] == [3.0, 3.0]
@@ -145,7 +143,7 @@ def test_driver_killed_is_named(on_spark):
     for pid in drivers(job):
         os.kill(pid, signal.SIGKILL)
     assert job.wait(60).state is State.FAILED
-    assert "Spark's driver exited with code -9" in job.view().reason
+    assert "The Spark driver exited with code -9" in job.view().reason
     wait_for(lambda: not on_spark.agents(), 10, "no agent on any host")
 
 
@@ -169,7 +167,7 @@ def test_mpirun_refuses_several_executors_of_one_host(tmp_path, monkeypatch):
     ],
 )  # fmt: skip
 def test_errors_of_spark_are_explained_with_a_remedy(text, says):
-    sentence, remedy = driver._explain(text, SparkOptions(master="spark://lab:7077"))
+    sentence, remedy = driver._explain(text)
     assert (sentence, bool(remedy)) == (says, True)
 
 
