@@ -232,7 +232,7 @@ _REASONS: tuple[tuple[str | tuple[str, ...], str, str], ...] = (
     (("JobHeldAdmin", "launch_failed"), "it is on hold", "Ask the administrators for the reason."),
     (("QOSMaxWall", "AssocMaxWall"), _TIME_PROBLEM, "Lower time_limit."),
     (("QOSMax", "AssocMaxCpu", "AssocMaxNode", "AssocMaxGRES"), _LIMIT_PROBLEM, "Request fewer nodes or GPUs."),
-    (("ReqNodeNotAvail", "Nodes_required"), "its nodes are down or reserved", "Wait, or request other or fewer nodes."),
+    (("ReqNodeNotAvail", "Nodes_required"), "its nodes are down or reserved", "Wait, or set another partition."),
 )
 
 #: The state of a job that Slurm has requeued after its start; the name is not Slurm's.
