@@ -1,10 +1,8 @@
 """Ray clusters: run an agent in each bundle of a placement group, and any backend on these agents.
 
-* The placement group has a bundle for each node of the job, each on a different Ray node. Until Ray has allocated
-  them, the job is preparing and shows the reason.
-* In each bundle an actor runs the same agent as ``ssh`` as a child process. Method calls on the actor transfer its
-  input and output, so nothing connects to this machine, and ``ray://`` works from behind a firewall.
-* When the supervisor exits, Ray ends its actors. An agent whose input ends also ends all processes it has started.
+In each bundle an actor runs the same agent as ``ssh`` as a child process. Method calls on the actor transfer its input
+and output, so nothing connects to this machine, and ``ray://`` works from behind a firewall. When the supervisor exits,
+Ray ends its actors, and each agent ends all processes it has started.
 
 Ray is imported inside functions. Lists, checks and sweeps run in a separate process, because a process can only be
 connected to one Ray cluster, and a Jupyter server should not be connected to any.
@@ -119,7 +117,20 @@ class RayCluster(AgentCluster):
 
     def list_nodes(self, options: RayOptions) -> list[NodeInfo]:
         """Return the nodes that Ray lists. Raises LaunchFailed if Ray does not respond."""
-        return [_make_node_info(node) for node in _query("nodes", options)]
+        nodes = []
+        for node in _query("nodes", options):
+            is_up, resources = bool(node["Alive"]), node.get("Resources") or {}
+            gpu_names = [name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")]
+            info = NodeInfo(
+                str(node["NodeManagerHostname"] or node["NodeManagerAddress"]),
+                "up" if is_up else "down",
+                "" if is_up else str(node.get("DeathReasonMessage") or "has left the cluster"),
+                gpus=int(resources.get("GPU", 0)),
+                gpu_name=next(iter(gpu_names), ""),
+                cores=int(resources.get("CPU", 0)),
+            )
+            nodes.append(info)
+        return nodes
 
     def run_checks(
         self, options: RayOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
@@ -329,18 +340,6 @@ def _count_fitting(ray: Any, bundle: dict[str, float]) -> int:
     return sum(all(size.get(name, 0) >= amount for name, amount in bundle.items()) for size in sizes)
 
 
-def _make_node_info(node: dict[str, Any]) -> NodeInfo:
-    resources = node.get("Resources") or {}
-    return NodeInfo(
-        str(node["NodeManagerHostname"] or node["NodeManagerAddress"]),
-        "up" if node["Alive"] else "down",
-        "" if node["Alive"] else str(node.get("DeathReasonMessage") or "has left the cluster"),
-        gpus=int(resources.get("GPU", 0)),
-        gpu_name=next((name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")), ""),
-        cores=int(resources.get("CPU", 0)),
-    )
-
-
 def _get_first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     text = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
@@ -363,22 +362,6 @@ def _query(query: str, options: RayOptions, **fields: Any) -> list[Any]:
     return list(rows)
 
 
-def _check_nodes(ray: Any, options: RayOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Any]:
-    """Check the nodes that are up with an agent on each, and add a row for each node that is down."""
-    nodes = ray.nodes()
-    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-    actors = [_create_actor(ray, strategy(node["NodeID"], soft=False), {}) for node in nodes if node["Alive"]]
-    connections = _start_agents(ray, actors, options)
-    try:
-        checks = list(checkup.check_hosts(connections, [], options, modules, programs).checks)
-    finally:
-        end_all(connections)
-    for node in (_make_node_info(node) for node in nodes if not node["Alive"]):
-        message = f"is down: {node.detail}"
-        checks.append(NodeCheck(node.name, "Reachable", "warning", message, code="ray-reachable"))
-    return [dataclasses.asdict(check) for check in checks]
-
-
 def main(query: str, options_json: str, fields_json: str) -> None:
     """Print the nodes, the checks or the removed placement groups as JSON, or the error."""
     options, fields = RayOptions(**json.loads(options_json)), json.loads(fields_json)
@@ -388,7 +371,15 @@ def main(query: str, options_json: str, fields_json: str) -> None:
         if query == "nodes":
             rows = ray.nodes()
         elif query == "checks":
-            rows = _check_nodes(ray, options, **fields)
+            strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+            ids = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+            actors = [_create_actor(ray, strategy(id_, soft=False), {}) for id_ in ids]
+            connections = _start_agents(ray, actors, options)
+            try:
+                rows = checkup.check_hosts(connections, [], options, fields["modules"], fields["programs"]).checks
+            finally:
+                end_all(connections)
+            rows = [dataclasses.asdict(row) for row in rows]
         else:
             rows = []
             with contextlib.suppress(ValueError):  # the group does not exist

@@ -1,8 +1,4 @@
-"""Azure Machine Learning clusters: jobs wait in Azure's queue and run in an image on its nodes.
-
-Compute clusters are listed, created and deleted with azure-ai-ml, which takes seconds to import, so it is imported on
-first use.
-"""
+"""Azure Machine Learning clusters: jobs wait in Azure's queue and run in an image on its nodes."""
 
 from __future__ import annotations
 
@@ -292,9 +288,23 @@ class AzureMLCluster(Cluster, Provisioner):
         compute = _find_compute(options) if options.compute else None  # serverless nodes only exist for one job
         if compute is None or compute.provisioning_state == "Creating":
             return []
-        price = _get_node_price(compute)
+        price, nodes = _get_node_price(compute), []
         with open_computes(options) as operations:
-            return [_make_node_info(node, price) for node in operations.list_nodes(options.compute)]
+            for node in operations.list_nodes(options.compute):
+                # azure-ai-ml 1.35.2 provides some values only under the names of the REST API.
+                values = {name.replace("_", "").lower(): value for name, value in vars(node).items() if value}
+                azure_state = str(values.get("nodestate", "")).lower()
+                is_billed = azure_state != "preempted"
+                info = NodeInfo(
+                    str(values.get("nodeid", "")),
+                    _NODE_STATES.get(azure_state, "unknown"),
+                    azure_state,
+                    billed=is_billed,
+                    cost_per_hour=price.per_hour if price and is_billed else None,
+                    currency=price.currency if price and is_billed else "",
+                )
+                nodes.append(info)
+        return nodes
 
     def get_machines(self, options: Any) -> Machines | None:
         """Return the state, the size and the price of the compute cluster, or None for serverless nodes."""
@@ -414,21 +424,6 @@ def _request_change(options: Any, operation: str, argument: Any) -> None:
         poller.wait(WATCH_SECONDS)
         if poller.done():
             poller.result()
-
-
-def _make_node_info(node: Any, price: Price | None) -> NodeInfo:
-    # azure-ai-ml 1.35.2 provides some values only under the names of the REST API.
-    values = {name.replace("_", "").lower(): value for name, value in vars(node).items() if value is not None}
-    azure_state, run_name = str(values.get("nodestate", "")).lower(), values.get("runid")
-    state, is_billed = _NODE_STATES.get(azure_state, "unknown"), azure_state != "preempted"
-    return NodeInfo(
-        name=str(values.get("nodeid", "")),
-        state=state,
-        detail=f"runs {run_name}" if run_name and state == "up" else azure_state,
-        billed=is_billed,
-        cost_per_hour=price.per_hour if price and is_billed else None,
-        currency=price.currency if price and is_billed else "",
-    )
 
 
 def _describe_compute(compute: Any) -> str:

@@ -1,13 +1,11 @@
 """A job on Azure ML: its state, the output and exits of its ranks, and their files.
 
 A thread polls Azure, which may not respond for minutes, and the sign-in may expire during a long job. The job continues
-meanwhile, and missed output is read when Azure responds again. Another supervisor needs only the names of workspace and
-job to continue.
+meanwhile, and missed output is read when Azure responds again.
 
-Azure keeps one log file for each process; marks in it name the rank and separate its two streams (``bootstrap``). Each
-request reads a file from the end of the previous request. Positions in a rank's stream count the bytes of that stream,
-so a new supervisor reads the files from the start and skips recorded bytes. Other text (the build of the image, the
-preparation of the nodes, a shell's error) is forwarded line by line as one stream, but not by a new supervisor.
+Azure keeps one log file for each process; marks in it name the rank and separate its two streams (``bootstrap``).
+Positions in a rank's stream count the bytes of that stream, so a new supervisor reads the files from the start and
+skips recorded bytes. Other text, such as the build of the image, is forwarded line by line as one stream.
 """
 
 from __future__ import annotations
@@ -121,7 +119,8 @@ class AzureMLRun(Run):
                     is_new = self._logs.advance(is_last=self._has_ended)
                     self._poll_seconds = _FAST_POLL_SECONDS if is_new or self._has_ended else _POLL_SECONDS
                     self._ended_at = self._ended_at or (polled_at if self._has_ended else 0.0)
-                    is_settled = polled_at - self._ended_at > _SETTLE_SECONDS or (self._logs.is_complete and not is_new)
+                    is_complete = len(self._logs.exits) == self._rank_count
+                    is_settled = polled_at - self._ended_at > _SETTLE_SECONDS or (is_complete and not is_new)
                     self._is_done = self._has_ended and is_settled
             except DistDLError as error:
                 self._poll_seconds = _POLL_SECONDS
@@ -282,11 +281,6 @@ class Logs:
         self.started_ranks: set[int] = set()
         #: Whether an address has expired and new ones are needed.
         self.is_stale = False
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every rank has reported its exit."""
-        return 2 * len(self.exits) == len(self._inboxes)
 
     @property
     def is_behind(self) -> bool:

@@ -128,7 +128,6 @@ class SlurmCluster(AgentCluster):
         directory = script.JobDirectory(context.folder, options.directory, context.restart)
         secrets = {name: context.variables[name] for name in spec.secret_variables if name in context.variables}
         try:
-            script.require_containers(options)
             if directory.is_copied:
                 context.report("stage", "copying the job's files")
             directory.write(context.folder, spec, options)
@@ -245,7 +244,7 @@ class SlurmCluster(AgentCluster):
 
     def close_group(self, group: Group, options: SlurmOptions) -> None:
         """Remove the unclaimed tasks of a sweep's job array from the queue."""
-        script.close_array(group, options)
+        script.close_array(group)
 
 
 def _find_submitted(handle: Mapping[str, Any], context: Context) -> SlurmJob | None:
@@ -273,7 +272,6 @@ def _check_request(nodes: Sequence[NodeInfo], options: SlurmOptions) -> Iterator
     spec = JobSpec(id=create_id(), name="check", process_count_per_node=1)
     arguments = script.build_sbatch_arguments(spec, options, {}, Path("/tmp"), "check.out")  # noqa: S108 - never written
     try:
-        script.require_containers(options)
         commands.run("sbatch", "--test-only", *arguments, "--wrap=true")
         yield NodeCheck("", "Submission", "ok", f"partition {options.partition or 'by default'} accepts jobs")
     except commands.SlurmFailed as error:

@@ -15,7 +15,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import time
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -93,7 +92,7 @@ class SlurmOptions:
             message = "container_mounts is set without container_image. Set both, or remove container_mounts."
             raise InvalidSpec(message, code="slurm-mounts-without-image", field="container_mounts")
         try:
-            arguments = self.extra_arguments
+            arguments = shlex.split(self.extra)
         except ValueError as error:
             message = f"extra cannot be read as a command line: {error}."
             raise InvalidSpec(message, code="slurm-extra-unreadable", field="extra") from None
@@ -109,11 +108,6 @@ class SlurmOptions:
     def gpus(self) -> int:
         """The number of GPUs that a job gets on each node."""
         return commands.count_gpus(self.gpus_per_node)[0]
-
-    @property
-    def extra_arguments(self) -> list[str]:
-        """The arguments in ``extra``."""
-        return shlex.split(self.extra)
 
 
 # files ------------------------------------------------------------------------------------------
@@ -137,7 +131,10 @@ class JobDirectory:
     def write(self, folder: JobFolder, spec: JobSpec, options: SlurmOptions) -> None:
         """Write all files. Raises LaunchFailed."""
         try:
-            self.create()
+            if self.is_copied:
+                permissions.make_folder(self.job.parent)
+            permissions.make_private(self.job)
+            permissions.make_private(self.run)
             if self.is_copied:
                 self._copy(folder)
             zipfile.ZipFile(io.BytesIO(package.build_package().content)).extractall(self.run / "lib")
@@ -157,13 +154,6 @@ class JobDirectory:
             owned.write(self.batch, build_batch_script(self, spec, options).encode())
         except OSError as error:
             raise make_unusable_error(error, self.job) from error
-
-    def create(self) -> None:
-        """Create missing folders. Raises OSError."""
-        if self.is_copied:
-            permissions.make_folder(self.job.parent)
-        permissions.make_private(self.job)
-        permissions.make_private(self.run)
 
     def claim_task(self, link: Path) -> bool:
         """Claim the array task of this link; return whether it succeeded. Raises OSError."""
@@ -236,15 +226,6 @@ def points_to(link: Path, run: Path) -> bool:
 # scripts ----------------------------------------------------------------------------------------
 
 
-def require_containers(options: SlurmOptions) -> None:
-    """Raise SlurmFailed if an image is set, but Slurm cannot run it."""
-    # Slurm plug-ins add their options to the output of --help.
-    if options.container_image and "--container-image" not in commands.run("srun", "--help"):
-        message = "srun has no option --container-image, because the plugin pyxis is not installed."
-        hint = "Ask the administrators to install pyxis and enroot, or remove container_image."
-        raise commands.SlurmFailed(message, code="slurm-container-unsupported", hint=hint)
-
-
 def build_container_arguments(options: SlurmOptions, *folders: Path) -> list[str]:
     """Return srun's options for the image; absolute ``folders`` except / are mounted at the same path."""
     if not options.container_image:
@@ -305,7 +286,7 @@ def build_sbatch_arguments(
         f"--signal=B:USR1@{options.checkpoint_seconds}",
         f"--export={','.join(secrets) or 'NONE'}",
         *(f"--{name}={value}" for name, value in values.items() if value),
-        *options.extra_arguments,
+        *shlex.split(options.extra),
         *extra,
     ]
 
@@ -323,7 +304,7 @@ def build_job_name(spec: JobSpec) -> str:
 # number of the task. A task that starts follows its link; without one, it waits briefly for the next trial and then
 # exits. A restarted trial claims another task. So the array limits how many trials run at a time, and none runs twice.
 #
-# ``<folder of the sweep>/slurm/``, or the same below the option ``directory``, holds::
+# ``<folder of the sweep>/slurm/`` holds::
 #
 #     lock            the lock for claiming tasks
 #     1/array.json    an array: its Slurm job ("" during the submission) and its number of tasks
@@ -331,10 +312,8 @@ def build_job_name(spec: JobSpec) -> str:
 
 #: Seconds that a task waits for a trial, because a trial only starts after the previous one has ended.
 TASK_WAIT_SECONDS = 60
-#: How often a waiting task looks for its link.
+#: How often a waiting task checks for its link.
 _POLLS_PER_SECOND = 5
-#: Timeout in seconds of ``close_array`` for the end of all tasks.
-_END_SECONDS = 10.0
 #: Maximum number of tasks of an array: Slurm's default MaxArraySize is 1001. Further tasks are in another array.
 _MAX_TASKS = 1000
 #: The link target of a task that can no longer be claimed.
@@ -346,23 +325,23 @@ def claim_task(
 ) -> str:
     """Claim a task of the sweep's job array for a trial and return its ID; submit an array if no task is free.
 
-    Return "" for a job that needs no task: it is not a trial, it is the last trial, or Slurm rejects arrays. Raises
-    SlurmTimeout, OSError.
+    Return "" for a job that needs no task: it is not a trial, it is the last trial, its files are copied, or Slurm
+    rejects arrays. Raises SlurmTimeout, OSError.
     """
     group, number = spec.group, spec.trial
-    if group is None or number is None or not _get_sweep_folder(group).path.exists():
+    if group is None or number is None or directory.is_copied or not (root := _get_array_root(group)).parent.exists():
         return ""
-    sweep, plan = JobDirectory(_get_sweep_folder(group), options.directory), SweepPlan.from_group(group)
-    sweep.create()
-    with _open_lock(sweep):
-        arrays = _list_arrays(sweep.run)
+    plan = SweepPlan.from_group(group)
+    permissions.make_private(root)
+    with _open_lock(root):
+        arrays = _list_arrays(root)
         if arrays and (task := _claim_free_task(arrays[-1], directory, context)):
             return task
         # The first trials start concurrently, so any of them may be the one that submits the array.
         size = min(_MAX_TASKS, plan.trials - (number if arrays or number >= plan.parallel else 0))
         if size < 2:
             return ""
-        folder = permissions.make_private(sweep.run / str(len(arrays) + 1))
+        folder = permissions.make_private(root / str(len(arrays) + 1))
         _write_array(folder, "", size)
         (folder / "batch").write_text(_build_task_script(folder), encoding="utf-8")
         args = f"--array=0-{size - 1}%{plan.parallel}", f"--comment={group.id}/{folder.name}", str(folder / "batch")
@@ -379,17 +358,13 @@ def claim_task(
         return _claim_free_task(folder, directory, context)
 
 
-def close_array(group: Group, options: SlurmOptions) -> None:
-    """Remove unclaimed tasks from the queue; claimed tasks continue. Raises SlurmFailed, OSError.
-
-    The sweep's folder below the option ``directory`` is removed if all tasks end within ``_END_SECONDS``.
-    """
-    sweep = JobDirectory(_get_sweep_folder(group), options.directory)
-    if not sweep.run.is_dir():
+def close_array(group: Group) -> None:
+    """Remove unclaimed tasks from the queue; claimed tasks continue. Raises SlurmFailed, OSError."""
+    root = _get_array_root(group)
+    if not root.is_dir():
         return
-    with _open_lock(sweep):
-        jobs = []
-        for folder in _list_arrays(sweep.run):
+    with _open_lock(root):
+        for folder in _list_arrays(root):
             job, free_links = _load_array(folder)
             closed_tasks = []
             for link in free_links:
@@ -399,24 +374,15 @@ def close_array(group: Group, options: SlurmOptions) -> None:
             if job and closed_tasks:
                 with contextlib.suppress(commands.UnknownJob):
                     commands.run("scancel", f"{job}_[{','.join(closed_tasks)}]")
-            jobs += [job] if job else []
-        if not sweep.is_copied:
-            return
-        deadline = time.monotonic() + _END_SECONDS
-        while not (ended := all(map(commands.has_ended, jobs))) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        if ended and permissions.is_own(sweep.run):
-            shutil.rmtree(sweep.run)
-            sweep.job.rmdir()
 
 
-def _get_sweep_folder(group: Group) -> JobFolder:
-    return JobStore(kind="sweeps").get_folder(group.id)
+def _get_array_root(group: Group) -> Path:
+    return JobStore(kind="sweeps").get_folder(group.id).path / "slurm"
 
 
-def _open_lock(sweep: JobDirectory) -> IO[bytes]:
+def _open_lock(root: Path) -> IO[bytes]:
     """Acquire the lock for claiming tasks, which is released when the file is closed. Raises OSError."""
-    file = (sweep.run / "lock").open("ab")
+    file = (root / "lock").open("ab")
     fcntl.flock(file, fcntl.LOCK_EX)
     return file
 

@@ -1,13 +1,9 @@
 """Spark clusters: run an agent in each task of one barrier stage, and any backend on these agents.
 
-* A separate process, or the kernel of the notebook with the session, runs the stage with one task for each node
-  (``driver``). Until Spark has free slots, the job is queued and shows the reason. The process and its stage end with
-  the connection to the supervisor, so nothing outlives the supervisor.
-* Each task connects back to the supervisor over TLS 1.3 and sends the job's secret (``agents.tcp_link``,
-  ``node.connect_back``). It starts the same agent as ``ssh`` as a child process and forwards its input and output.
-* When the connection or the task ends, the agent's input ends, and the agent ends all processes it has started.
-
-The code of a task is pickled by value, so executors do not need this package.
+A separate process, or the kernel of the notebook with the session, runs the stage with one task for each node
+(``driver``). Each task connects back to the supervisor over TLS 1.3 with the job's secret (``agents.tcp_link``,
+``node.connect_back``), starts the same agent as ``ssh``, and forwards its input and output. The stage ends with the
+connection to the supervisor, and an agent with its task. Executors do not need this package.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """The Spark session that runs one barrier stage, and the options that identify it.
 
 ``python -m distdl_jupyter.clusters.spark.driver`` is a process with its own session, or with one on a Spark Connect
-server. The classic session of a notebook owns the executors of its application, so its stage must run in the kernel,
-where a thread serves the same protocol on a socket that only this user can access.
+server. The classic session of a notebook owns its executors, so its stage must run in the kernel, where a thread serves
+the same protocol on a socket that only this user can access.
 
-Protocol: the client, a supervisor, sends one line of JSON that describes the stage. It receives lines of JSON with the
-reason for waiting, or with an error and its remedy. When the client disconnects, the stage is canceled, and a session
-that was opened for it is stopped.
+The client, a supervisor, sends one line of JSON that describes the stage, and receives lines of JSON with the reason
+for waiting or with an error. When it disconnects, the stage is canceled, and a session opened for it is stopped.
 """
 
 from __future__ import annotations
@@ -261,11 +260,6 @@ _CAUSES = (
         r"distdl: ([\w.-]+ cannot reach \S+: [^\n]*)",
         "{0}.",
         "Set the option host to an address of this machine that executors can reach, and open its ports to them.",
-    ),
-    (
-        r"SPARK-24942",
-        "Spark adds and removes executors dynamically, so the tasks cannot start together.",
-        "Start the session with spark.dynamicAllocation.enabled=false.",
     ),
     (r"JAVA_GATEWAY_EXITED", "The Spark driver did not start.", "Read its output. Spark 4 needs Java 17 or newer."),
     (

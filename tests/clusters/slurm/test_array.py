@@ -85,20 +85,12 @@ def test_a_sweep_is_one_array_whose_tasks_each_run_a_trial(slurm, swept):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_sweep_that_is_stopped_leaves_nothing_in_the_queue_and_goes_on_in_another_array(
-    slurm,
-    swept,
-    shared,
-    tmp_path_factory,
-):
-    directory = tmp_path_factory.mktemp("shared")
-    found = swept.start(4, **({"directory": str(directory)} if shared else {}))
+def test_a_sweep_that_is_stopped_leaves_nothing_in_the_queue_and_goes_on_in_another_array(slurm, swept):
+    found = swept.start(4)
     wait_for(lambda: len(running(slurm)) == 2, what="two trials that run")
     found.stop()
     wait_for(lambda: found.state is State.CANCELED, what="the end of the sweep")
     assert slurm_jobs(slurm) == {}
-    assert list(directory.iterdir()) == []
     first = {root_of(task) for task in tasks()}
     swept.go.touch()
     found.resume().wait(120)
@@ -106,7 +98,6 @@ def test_a_sweep_that_is_stopped_leaves_nothing_in_the_queue_and_goes_on_in_anot
     assert set(tasks().values()) == {1}
     assert len({root_of(task) for task in tasks() if "_" in task} - first) == 1
     assert slurm_jobs(slurm) == {}
-    assert list(directory.iterdir()) == []
 
 
 # faults ------------------------------------------------------------------------------------------
@@ -226,5 +217,5 @@ def test_a_task_whose_trial_is_gone_or_that_slurm_runs_again_does_nothing(task):
 
 def test_a_group_that_is_no_sweep_or_has_no_array_is_closed_without_slurm(distdl_home, monkeypatch):
     monkeypatch.setattr(commands, "run", lambda *_, **_more: pytest.fail("nothing is to be asked"))
-    script.close_array(Group(kind="scale", id="20260101-000000-abcde", name="n", size=2), SimpleNamespace(directory=""))
+    script.close_array(Group(kind="scale", id="20260101-000000-abcde", name="n", size=2))
     assert not get_folder("20260101-000000-abcde").path.exists()

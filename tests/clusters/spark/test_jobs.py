@@ -161,7 +161,8 @@ def test_mpirun_refuses_several_executors_of_one_host(tmp_path, monkeypatch):
     [
         ("distdl: node-b cannot reach 10.0.0.1:40: timed out", "node-b cannot reach 10.0.0.1:40: timed out."),
         ("[SPARK-24942]: Barrier execution mode does not support dynamic resource allocation for now.",
-         "Spark adds and removes executors dynamically, so the tasks cannot start together."),
+         "Spark aborted the job's stage: [SPARK-24942]: Barrier execution mode does not support dynamic resource "
+         "allocation for now."),
         ("Python in worker has different version: 3.12 than that in driver: 3.11, PySpark cannot run with",
          "The executors run Python 3.12, but this job runs Python 3.11."),
     ],
