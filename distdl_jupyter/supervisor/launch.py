@@ -295,7 +295,6 @@ class Launch:
             "DISTDL_RESTART_COUNT": str(restart_count),
             "PYTHONUNBUFFERED": "1",
             "DISTDL_BACKEND": self.backend.name,
-            "DISTDL_SUBMITTER": spec.submitter,
             **environment.HASH_SEED,
             **self.backend.job_environment(spec, restart_count),
             **spec.environment_variables,

@@ -213,7 +213,7 @@ def _has_ended(folder: JobFolder) -> bool:
 
 def _freeze_objects() -> None:
     """Exempt loaded objects from garbage collection, which would write to their pages and copy them."""
-    distributed.cache_importers()
+    distributed.watch_groups()
     gc.collect()
     gc.freeze()
     preload.collapse_pages()

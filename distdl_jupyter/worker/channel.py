@@ -43,7 +43,7 @@ class Channel:
         self._fd = fd
         self._nonce = nonce
         self._metric_start = make_marker(nonce).decode() + '{"type":"metric","t":'
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def send(self, type_: str, /, *, t: float | None = None, **fields: Any) -> None:
         """Write one report with the rank and the time ``t`` in epoch seconds (default: now). Numbers must be finite."""
@@ -76,12 +76,12 @@ class Channel:
     def send_picture(self, data: bytes) -> None:
         """Send a picture in parts that each fit one atomic write to a pipe."""
         text = binascii.b2a_base64(data, newline=False).decode()
-        with self._lock:
+        with self.lock:
             for offset in range(0, len(text), _MAX_PART_CHARS):
                 self.send("picture", begin=offset, of=len(text), data=text[offset : offset + _MAX_PART_CHARS])
 
     def _write(self, line: bytes) -> None:
-        with self._lock:
+        with self.lock:
             while line:
                 try:
                     line = line[os.write(self._fd, line) :]
@@ -109,13 +109,13 @@ def open_channel(nonce: str, rank: int) -> None:
 
 
 def get_channel() -> Channel | None:
-    """Return this process's channel; None if it is not a rank of a job.
+    """Return this process's channel, or None if it is not a rank of a job.
 
     A program started by a rank reads the rank from its environment and reports on its own standard output.
     """
     if not _is_initialized:
         rank = os.environ.get("DISTDL_RANK", "")
-        open_channel(*((os.environ.get("DISTDL_NONCE", ""), int(rank)) if rank.isdecimal() else ("", 0)))
+        open_channel(os.environ.get("DISTDL_NONCE", "") * rank.isdecimal(), int(rank) if rank.isdecimal() else 0)
     return _channel
 
 
@@ -133,13 +133,11 @@ def notify(level: str, text: str, code: str = "") -> None:
 def _replace_lock() -> None:
     """Replace the lock in a forked child, because another thread may have held it during the fork."""
     if _channel is not None:
-        _channel._lock = threading.RLock()  # noqa: SLF001
+        _channel.lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_replace_lock)
 
-
-# encoding and decoding of lines ------------------------------------------------------------------
 
 Report = dict[str, Any]
 
@@ -170,15 +168,14 @@ def split_line(line: bytes, nonce: str) -> tuple[bytes, Report | None]:
     mark = make_marker(nonce)
     start = line.find(mark)
     while start >= 0:
-        text, report = line[start + len(mark) :], None
-        if text.startswith(b"{"):
-            try:
-                report = _loads(text.decode())
-                if rb"\ud" in text.lower():
-                    # Replace lone surrogates, which JSON allows but UTF-8 does not, by question marks.
-                    report = _loads(json.dumps(report, ensure_ascii=False).encode(errors="replace").decode())
-            except (ValueError, RecursionError):
-                report = None
+        text = line[start + len(mark) :]
+        try:
+            report = _loads(text.decode()) if text.startswith(b"{") else None
+            if report is not None and rb"\ud" in text.lower():
+                # Replace lone surrogates, which JSON allows but UTF-8 does not, by question marks.
+                report = _loads(json.dumps(report, ensure_ascii=False).encode(errors="replace").decode())
+        except (ValueError, RecursionError):
+            report = None
         if isinstance(report, dict) and isinstance(report.get("type"), str):
             return line[:start], report
         start = line.find(mark, start + 1)

@@ -5,14 +5,14 @@ it. The files in the checkpoint folder are restored for the next attempt and for
 output of the job.
 
 ``shard`` numbers the N rows of all Parquet files in order of file names. Rank r of W reads the rows from r * N // W to
-(r + 1) * N // W, in the same number of batches on all ranks. A row group is read when its first row is needed, and only
-the latest one is stored in memory.
+(r + 1) * N // W. A row group is read when its first row is needed, and only the latest one is stored in memory.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
+import operator
 import os
 import random
 import signal
@@ -46,9 +46,6 @@ def data_path(name: str = "data") -> Path:
     available = f"The job has {', '.join(names)}." if names else "The job has none."
     remedy = "Add sources with data= of submit(), or --data NAME=ADDRESS."
     raise LookupError(f"Unknown data source {name!r}. {available} {remedy}")
-
-
-# rows of Parquet files ---------------------------------------------------------------------------
 
 
 class Shard(Sequence[dict[str, Any]]):
@@ -93,12 +90,10 @@ class Shard(Sequence[dict[str, Any]]):
         return self._batch_count
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one batch, or a list for a slice. The sizes of a rank's batches differ by at most one."""
-        number = range(self._batch_count)[index]
-        if isinstance(number, range):
-            return [self[batch] for batch in number]
+        """Return one batch. The sizes of a rank's batches differ by at most one."""
         import pyarrow as pa
 
+        number = range(self._batch_count)[operator.index(index)]
         first, last = (border * self._ends[-1] // self._batch_count for border in (number, number + 1))
         parts, piece = [], bisect.bisect_right(self._ends, first)
         while first < last:
@@ -170,9 +165,6 @@ def _to_numpy(column: Any) -> Any:
     return column.to_numpy(zero_copy_only=False, writable=True)
 
 
-# checkpoints -------------------------------------------------------------------------------------
-
-
 def checkpoint_dir() -> Path:
     """Create and return the job's checkpoint folder. Outside a job, it is ``checkpoints`` in the working directory.
 
@@ -202,8 +194,6 @@ _warned_at = -_SAME_WARNING_SECONDS
 
 def _install_handlers() -> None:
     """Install the signal handlers. They also call the handlers that training code has installed before."""
-    global _is_listening
-    _is_listening = True
 
     def handle(number: int, frame: FrameType | None) -> None:
         global _is_warned, _warned_at
@@ -232,10 +222,11 @@ def should_checkpoint() -> bool:
     example with an all-reduce of the result every few steps. On other clusters, and outside a job, the result is always
     False unless the process receives SIGUSR1.
     """
-    global _is_warned
+    global _is_warned, _is_listening
     # In code that never calls this function, signals have their usual effect, and a library that checks for existing
     # handlers (such as Lightning) can install other ones.
     if not _is_listening and threading.current_thread() is threading.main_thread():
+        _is_listening = True
         _install_handlers()
     is_warned, _is_warned = _is_warned, False
     if is_warned:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.worker import hints, secret_patterns, values
-from distdl_jupyter.worker.frames import WORKER_FOLDER, ErrorFrame, FrameDescriber
+from distdl_jupyter.worker.frames import WORKER_FOLDER, ErrorFrame, FrameDescriber, View
 from distdl_jupyter.worker.hooks import gpu_memory
 from distdl_jupyter.worker.sources import CellSources, add_to_linecache
 
@@ -26,22 +27,23 @@ _MAX_CAUSES = 3
 
 
 def describe(error: BaseException, sources: CellSources, code_folder: Path | None = None) -> dict[str, Any]:
-    """Return the error as JSON data; ``code`` is the folder of the modules sent with the job.
+    """Return the error as JSON data; ``code_folder`` is the folder of the modules sent with the job.
 
     ``{"type", "module", "name" (qualified), "args" (if they are plain), "message", "traceback" (text), "time" (epoch
     seconds of this call), "frames", "values", "values_at", "code", "hint", "causes"}``, and ``"gpu_memory"`` if a GPU
     is out of memory (``hooks.gpu_memory``). A frame is ``{"file", "line", "function", "kind", "label",
     "cell", "source"}`` with kind worker, cell, user or library. ``values_at`` is the index of the deepest frame of a
     cell, or else of the user's modules, or None. ``values`` has one [name, short text] for each name that the failing
-    statement of this frame uses.
+    statement of this frame uses. If the error cannot be described, the data has only type, message, time and traceback,
+    and ``"problem"`` is the internal error.
     """
     try:
         return _describe(error, FrameDescriber(sources, code_folder), 0)
     except Exception as internal_error:  # noqa: BLE001  the user's error must still be reported
         fields = {"type": type(error).__name__, "message": _format_message(error), "time": round(time.time(), 4)}
         fields |= {"traceback": "".join(traceback.format_exception_only(error)), "frames": [], "values": []}
-        fields |= {"values_at": None, "hint": "", "causes": []}
-        return {**fields, "problem": f"{type(internal_error).__name__}: {internal_error}"}
+        problem = f"{type(internal_error).__name__}: {internal_error}"
+        return {**fields, "values_at": None, "hint": "", "causes": [], "problem": problem}
 
 
 def _describe(error: BaseException, describer: FrameDescriber, depth: int) -> dict[str, Any]:
@@ -53,7 +55,7 @@ def _describe(error: BaseException, describer: FrameDescriber, depth: int) -> di
     # Users look at the notebook's line first, then at their own modules below it.
     indices = [n for n, frame in enumerate(frames) if frame.kind in ("cell", "user")]
     order = sorted(indices, key=lambda n: (frames[n].kind == "cell", n), reverse=True)
-    views = [describer.build_view(frames[n]) for n in order[:8]]
+    views = [View(frames[n]) for n in order[:8]]
     # The message of an error of this package already contains the fix.
     code, hint = getattr(error, "code", ""), ""
     if type(code) is not str or not code or not type(error).__module__.startswith("distdl_jupyter."):
@@ -85,7 +87,9 @@ def _describe(error: BaseException, describer: FrameDescriber, depth: int) -> di
             }
             for frame in frames
         ],
-        "values": [[name, _format(name, value)] for name, value in (views[0].read() if views else [])[:_MAX_VALUES]],
+        "values": [
+            [name, _format_value(name, value)] for name, value in (views[0].read() if views else [])[:_MAX_VALUES]
+        ],
         "values_at": order[0] if order else None,
         "code": code,
         "hint": secret_patterns.redact(hint),
@@ -95,23 +99,21 @@ def _describe(error: BaseException, describer: FrameDescriber, depth: int) -> di
 
 
 def _collect_gpu_memory(error: BaseException, describer: FrameDescriber) -> dict[str, Any] | None:
-    """Return the usage of the GPU memory, None if unknown. The generic hint is used in that case."""
+    """Return the GPU memory usage, or None if it is unknown; the generic hint is used then."""
 
     def locate(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
         lines = ((str(frame.get("filename", "")), int(frame.get("line", 0))) for frame in frames)
         return next((describer.locate(file, line) for file, line in lines if describer.is_user_code(file)), ("", 0))
 
-    try:
+    with contextlib.suppress(Exception):  # the error must be reported without this data
         return gpu_memory.collect(error, locate)
-    except Exception:  # noqa: BLE001  the error must be reported without this data
-        return None
+    return None
 
 
 def _format_message(error: BaseException) -> str:
-    try:
+    message = ""
+    with contextlib.suppress(Exception):  # a user-defined __str__ can raise anything
         message = str(error)
-    except Exception:  # noqa: BLE001  a user-defined method
-        message = ""
     return _redact(message, _MAX_MESSAGE_CHARS)
 
 
@@ -127,14 +129,14 @@ def _collect_arguments(error: BaseException) -> dict[str, Any]:
     return {"args": [_redact(value, _MAX_MESSAGE_CHARS) if type(value) is str else value for value in arguments]}
 
 
-def _format(name: str, value: Any) -> str:
+def _format_value(name: str, value: Any) -> str:
     if secret_patterns.looks_secret(name.rpartition(".")[2]) and not callable(value):
         return secret_patterns.MASK
     return secret_patterns.redact(values.describe(value))
 
 
 def _redact(text: str, max_length: int) -> str:
-    """Return the text without secrets; a long one without its middle."""
+    """Redact the secrets in the text, and omit its middle if it is longer than ``max_length``."""
     text, half = secret_patterns.redact(text), max_length // 2
     if len(text) <= max_length:
         return text
@@ -160,7 +162,7 @@ def _format_traceback(error: BaseException, describer: FrameDescriber) -> str:
                 frame.filename = describer.get_label(frame.filename)
                 frame.lineno = (frame.lineno or 0) + shift
                 frame.end_lineno = None if frame.end_lineno is None else frame.end_lineno + shift
-        filename = getattr(part, "filename", None)  # of a SyntaxError
+        filename = getattr(part, "filename", None)  # only a SyntaxError has one
         if filename and (shift := _add_labeled_source(filename, describer)) is not None:
             part.filename = describer.get_label(filename)
             part.lineno = str(int(part.lineno or 0) + shift)
@@ -171,7 +173,7 @@ def _format_traceback(error: BaseException, describer: FrameDescriber) -> str:
 def _add_labeled_source(filename: str, describer: FrameDescriber) -> int | None:
     """Add the lines of a cell, or of a module that was sent with the job, to ``linecache`` under its label.
 
-    Return the offset of its line numbers, or None for another file, which is shown by its own name.
+    Return the offset of its line numbers, or None for any other file, which keeps its own name.
     """
     cell = describer.sources.get(filename)
     if cell is None and not (describer.code_folder and filename.startswith(describer.code_folder)):

@@ -7,6 +7,7 @@ and plain slots, so that reporting an error does not run properties or ``__getat
 from __future__ import annotations
 
 import ast
+import contextlib
 import linecache
 import sys
 import sysconfig
@@ -68,12 +69,11 @@ class FrameDescriber:
 
     def get_label(self, file: str) -> str:
         """Return a file's display name: the label of a cell, or the path relative to the folder it is imported from."""
-        cell = self.sources.get(file)
-        if cell is not None:
+        if (cell := self.sources.get(file)) is not None:
             return cell.label
         folders = [self.code_folder, *sorted(self._library, key=len, reverse=True), f"{Path.cwd()}/"]
         root = next((root for root in folders if root and file.startswith(root)), "")
-        return file[len(root) :] if root else Path(file).name
+        return file.removeprefix(root) if root else Path(file).name
 
     def list_frames(self, trace: TracebackType | None) -> list[ErrorFrame]:
         """Return the frames of a traceback, outermost first. Frames in the middle of a very long one are omitted."""
@@ -90,7 +90,7 @@ class FrameDescriber:
         return frames[:_FIRST_FRAMES] + frames[max(_FIRST_FRAMES, len(frames) - _LAST_FRAMES) :]
 
     def find_line(self) -> tuple[str, int]:
-        """Return the label and line of the innermost frame in a cell or the user's files, ("", 0) if there is none."""
+        """Return the label and line of the innermost frame of the user's code, or ("", 0) if there is none."""
         frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to walk the stack
         while frame is not None:
             if self.is_user_code(frame.f_code.co_filename):
@@ -110,26 +110,6 @@ class FrameDescriber:
         shift = frame.notebook_line - frame.line
         return [[n + shift, lines[n - 1].rstrip("\n")[:_MAX_LINE_CHARS]] for n in range(first, last + 1)]
 
-    def build_view(self, frame: ErrorFrame) -> View:
-        """Return the failing statement of a frame with its variables."""
-        source = "".join(linecache.getlines(frame.file, frame.globals))
-        statement: ast.stmt | None = None
-        loop_variables: list[ast.expr] = []
-        try:
-            inner: ast.AST | None = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            inner = None
-        while inner is not None:
-            inner = next((s for s in _iterate_statements(inner) if _contains(s, frame.line)), None)
-            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                loop_variables = []
-            if isinstance(statement, ast.For | ast.AsyncFor) and inner is not None:
-                loop_variables += [node for node in ast.walk(statement.target) if isinstance(node, ast.Name)]
-            statement = inner or statement
-        return View(frame.variables, frame.globals, statement, tuple(loop_variables))
-
-
-# the failing statement ---------------------------------------------------------------------------
 
 MISSING = object()
 #: The dictionaries in which torch modules store submodules, parameters and buffers.
@@ -139,29 +119,37 @@ _MODULE_DICTS = ("_modules", "_parameters", "_buffers")
 _OMITTED_TYPES = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
-class View(NamedTuple):
-    """One frame at the line that failed. ``statement`` is the innermost one at the line, None if its source is unknown.
+class View:
+    """One frame at the line that failed, with the innermost statement there (None if the source is unknown)."""
 
-    ``loops`` are the variables of the ``for`` loops around it in its function.
-    """
-
-    variables: dict[str, Any]
-    globals: dict[str, Any]
-    statement: ast.stmt | None
-    loop_variables: tuple[ast.expr, ...]
+    def __init__(self, frame: ErrorFrame) -> None:
+        self._frame = frame
+        self._statement: ast.stmt | None = None
+        #: The variables of the ``for`` loops around the statement in its function.
+        self._loop_variables: list[ast.expr] = []
+        inner: ast.AST | None = None
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            inner = ast.parse("".join(linecache.getlines(frame.file, frame.globals)))
+        while inner is not None:
+            inner = next((s for s in _iterate_statements(inner) if _contains(s, frame.line)), None)
+            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                self._loop_variables = []
+            if isinstance(self._statement, ast.For | ast.AsyncFor) and inner is not None:
+                self._loop_variables += [n for n in ast.walk(self._statement.target) if isinstance(n, ast.Name)]
+            self._statement = inner or self._statement
 
     def iterate_nodes(self) -> Iterator[ast.AST]:
         """Yield every node of the failing statement, except nested statements."""
-        for part in ast.iter_child_nodes(self.statement) if self.statement is not None else ():
+        for part in ast.iter_child_nodes(self._statement) if self._statement is not None else ():
             if not isinstance(part, ast.stmt | ast.excepthandler | ast.match_case):
                 yield from ast.walk(part)
 
     def evaluate(self, node: ast.AST) -> Any:
-        """Return the value of a constant, a name or a plain attribute of a name; MISSING for another expression."""
+        """Return the value of a constant, a name or a plain attribute of a name, or MISSING for another expression."""
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
-            return self.variables.get(node.id, self.globals.get(node.id, MISSING))
+            return self._frame.variables.get(node.id, self._frame.globals.get(node.id, MISSING))
         if isinstance(node, ast.Attribute):
             return _read_attribute(self.evaluate(node.value), node.attr)
         return MISSING
@@ -177,7 +165,7 @@ class View(NamedTuple):
         outermost = [node for node in nodes if id(node) not in inner]
         outermost.sort(key=lambda node: (isinstance(node.ctx, ast.Store), node.lineno, node.col_offset))
         values: dict[str, Any] = {}
-        for name_node in [*self.loop_variables, *outermost]:
+        for name_node in [*self._loop_variables, *outermost]:
             node: ast.expr = name_node
             value = self.evaluate(node)
             while isinstance(node, ast.Attribute) and (value is MISSING or isinstance(value, _OMITTED_TYPES)):
@@ -205,23 +193,18 @@ def _iterate_statements(node: ast.AST) -> Iterator[ast.stmt]:
 def _read_attribute(owner: Any, name: str) -> Any:
     if owner is MISSING:
         return MISSING
-    try:
+    attributes: dict[str, Any] = {}
+    with contextlib.suppress(Exception):  # the object has no dictionary, or a custom metaclass
         attributes = object.__getattribute__(owner, "__dict__")
-    except Exception:  # noqa: BLE001  the object has no dictionary, or a custom metaclass
-        attributes = {}
-    if name in attributes:
-        return attributes[name]
-    for dict_name in _MODULE_DICTS:
-        members = attributes.get(dict_name)
-        if type(members).__name__ in ("dict", "OrderedDict") and name in members:
+    for members in (attributes, *map(attributes.get, _MODULE_DICTS)):
+        if type(members).__name__ in ("dict", "OrderedDict", "mappingproxy") and name in members:
             return members[name]
     for base in type(owner).__mro__:
         member = base.__dict__.get(name, MISSING)
         if isinstance(member, types.MemberDescriptorType):
-            try:
+            with contextlib.suppress(AttributeError):
                 return member.__get__(owner)
-            except AttributeError:
-                return MISSING
+            return MISSING
         if member is not MISSING:
             # Only plain class attributes are read: a property or another descriptor would run code.
             return MISSING if hasattr(type(member), "__get__") else member

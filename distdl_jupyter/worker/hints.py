@@ -1,7 +1,7 @@
 """Explains an error in one sentence, from the values at the failing line. Each hint has a code for programs.
 
 A rule reads the exception and the views of the user's frames (deepest first, the notebook's frames before those of
-modules). A hint contains only facts from there.
+modules). Hints use no other information.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Rule = Callable[[BaseException, Sequence[View]], str]
 
 
 def find_hint(error: BaseException, views: Sequence[View]) -> tuple[str, str]:
-    """Return the code and the sentence of the first rule that matches the error, ("", "") if none matches."""
+    """Return the code and the sentence of the first rule that matches the error, or ("", "") if none matches."""
     for code, rule in RULES:
         try:
             sentence = rule(error, views)
@@ -35,7 +35,7 @@ def find_hint(error: BaseException, views: Sequence[View]) -> tuple[str, str]:
 
 
 def _explain_key(error: BaseException, views: Sequence[View]) -> str:
-    """Return a hint with the keys of the container that does not have the key."""
+    """Return a hint that lists the keys of the container that lacks the key."""
     subscripts = (
         (node, view.evaluate(node.value), view.evaluate(node.slice))
         for view in views
@@ -44,11 +44,10 @@ def _explain_key(error: BaseException, views: Sequence[View]) -> str:
     )
     for node, owner, key in subscripts if isinstance(error, KeyError) and error.args else ():
         keys = list_keys(owner)
-        if keys is None or (key is not MISSING and key != error.args[0]) or error.args[0] in keys:
-            continue
-        name, total = ast.unparse(node.value), len(owner) if isinstance(owner, dict) else len(keys)
-        start = f"The keys of `{name}` are" if total > 1 else f"The only key of `{name}` is"
-        return f"{start} {format_names(keys[:8], max(0, total - 8))}." if keys else f"`{name}` is empty."
+        if keys is not None and (key is MISSING or key == error.args[0]) and error.args[0] not in keys:
+            name, total = ast.unparse(node.value), len(owner) if isinstance(owner, dict) else len(keys)
+            start = f"The keys of `{name}` are" if total > 1 else f"The only key of `{name}` is"
+            return f"{start} {format_names(keys[:8], max(0, total - 8))}." if keys else f"`{name}` is empty."
     return ""
 
 
@@ -68,12 +67,12 @@ def _explain_layer(error: BaseException, views: Sequence[View]) -> str:
     """Return a hint for a layer that is called with the wrong number of features, such as ``self.fc(x)``."""
     for view, call in _iterate_expressions(error, views):
         if isinstance(call, ast.Call) and call.args:
-            size = getattr(view.evaluate(call.func), "__dict__", {}).get("in_features")
-            sizes = get_shape(view.evaluate(call.args[0]))
-            if isinstance(size, int) and sizes and sizes[-1] != size:
+            in_features = getattr(view.evaluate(call.func), "__dict__", {}).get("in_features")
+            shape = get_shape(view.evaluate(call.args[0]))
+            if isinstance(in_features, int) and shape and shape[-1] != in_features:
                 layer, value = ast.unparse(call.func), ast.unparse(call.args[0])
-                features = f"{size:,} feature{'s' * (size != 1)}"
-                return f"`{layer}` expects {features}, but `{value}` ({format_sizes(sizes)}) has {sizes[-1]:,}."
+                features = f"{in_features:,} feature{'s' * (in_features != 1)}"
+                return f"`{layer}` expects {features}, but `{value}` ({format_sizes(shape)}) has {shape[-1]:,}."
     return ""
 
 
@@ -82,41 +81,43 @@ def _explain_operands(error: BaseException, views: Sequence[View]) -> str:
     for view, node in _iterate_expressions(error, views):
         is_product = isinstance(node, ast.Call) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult))
         operands = [node.left, node.right] if isinstance(node, ast.BinOp) else getattr(node, "args", [])[:2]
-        sizes = [size for operand in operands if (size := get_shape(view.evaluate(operand))) is not None]
-        if len(sizes) < 2:
+        shapes = [shape for operand in operands if (shape := get_shape(view.evaluate(operand))) is not None]
+        if len(shapes) < 2:
             continue
-        left, right = sizes
+        left, right = shapes
         if is_product:
             differs = left != right or len(left) < 2 or left[-1] != right[-2]
         else:
             differs = any(a != b and 1 not in (a, b) for a, b in zip(reversed(left), reversed(right), strict=False))
         if differs:
-            texts = (f"`{ast.unparse(s)}` is {format_sizes(z)}" for s, z in zip(operands, sizes, strict=True))
-            return f"{' and '.join(texts)}."
+            return (
+                " and ".join(
+                    f"`{ast.unparse(operand)}` is {format_sizes(shape)}"
+                    for operand, shape in zip(operands, shapes, strict=True)
+                )
+                + "."
+            )
     return ""
 
 
 def _explain_module(error: BaseException, _views: Sequence[View]) -> str:
-    if not isinstance(error, ModuleNotFoundError) or not error.name:
-        return ""
-    package = error.name.split(".")[0]
-    if package in sys.modules:
-        return ""
-    return f"`{package}` is not installed for {sys.executable}, and {package}.py was not sent with the job."
+    package = (getattr(error, "name", "") or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and package and package not in sys.modules:
+        return f"`{package}` is not installed for {sys.executable}, and {package}.py was not sent with the job."
+    return ""
 
 
 def _explain_name(error: BaseException, views: Sequence[View]) -> str:
-    name = getattr(error, "name", None)
-    if type(error) is not NameError or not name or not views:
-        return ""
-    return f"`{name}` is not defined in the cell or the notebook. Define it before using it."
+    if type(error) is NameError and error.name and views:
+        return f"`{error.name}` is not defined in the cell or the notebook. Define it before using it."
+    return ""
 
 
 def _explain_file(error: BaseException, _views: Sequence[View]) -> str:
-    name = getattr(error, "filename", None)
-    if not isinstance(error, FileNotFoundError) or not isinstance(name, str | Path) or Path(name).is_absolute():
-        return ""
-    return f"The path is relative to the job's working directory, {Path.cwd()}."
+    name = error.filename if isinstance(error, FileNotFoundError) else None
+    if isinstance(name, str | Path) and not Path(name).is_absolute():
+        return f"The path is relative to the job's working directory, {Path.cwd()}."
+    return ""
 
 
 def _explain_open_files(error: BaseException, _views: Sequence[View]) -> str:
@@ -132,9 +133,9 @@ def _explain_open_files(error: BaseException, _views: Sequence[View]) -> str:
 
 
 def _explain_gpu_memory(error: BaseException, _views: Sequence[View]) -> str:
-    if not gpu_memory.is_out_of_memory(error):
-        return ""
-    return "GPU memory is full. Use a smaller batch."  # failure.describe() replaces it by a detailed message
+    if gpu_memory.is_out_of_memory(error):
+        return "GPU memory is full. Use a smaller batch."  # failure.describe() replaces it with a detailed message
+    return ""
 
 
 def _explain_device_assert(error: BaseException, _views: Sequence[View]) -> str:
@@ -142,22 +143,21 @@ def _explain_device_assert(error: BaseException, _views: Sequence[View]) -> str:
         return ""
     if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
         return (
-            "A check inside a GPU kernel failed, often because an index is out of range, at the line that is shown "
-            "(CUDA_LAUNCH_BLOCKING=1 is set). Check the indices and labels there, or run the line on the CPU."
+            "An assertion in a GPU kernel failed at the line shown (CUDA_LAUNCH_BLOCKING=1 is set), often because an "
+            "index is out of range. Check the indices and labels there, or run the line on the CPU."
         )
     job = os.environ.get("DISTDL_JOB_ID", "").rpartition("-")[2] or "ID"
     return (
-        "A check inside a GPU kernel failed, often because an index is out of range. Kernels run later than the line "
-        f"that starts them, so another line may be the cause. To see it, run: distdl rerun {job} "
-        "--env CUDA_LAUNCH_BLOCKING=1"
+        "An assertion in a GPU kernel failed, often because an index is out of range. Kernels run asynchronously, so "
+        f"an earlier line may be the cause. To find it, run: distdl rerun {job} --env CUDA_LAUNCH_BLOCKING=1"
     )
 
 
 def _explain_data_loader(error: BaseException, _views: Sequence[View]) -> str:
     text = str(error).rstrip()
-    if not text.startswith("Caught ") or "Original Traceback" not in text:
-        return ""
-    return f"It was raised in a DataLoader worker process: {text.splitlines()[-1].strip()[:200]}"
+    if text.startswith("Caught ") and "Original Traceback" in text:
+        return f"It was raised in a DataLoader worker process: {text.splitlines()[-1].strip()[:200]}"
+    return ""
 
 
 def _make_text_rule(pattern: str, hint: str) -> Rule:
@@ -167,17 +167,6 @@ def _make_text_rule(pattern: str, hint: str) -> Rule:
 
 #: Hints for errors identified by their text: code, pattern, hint.
 TEXT_RULES = (
-    (
-        "keras-3-strategy",
-        r"PerReplica",
-        "Keras 3 does not support MultiWorkerMirroredStrategy. Run pip install tf-keras, and set "
-        'os.environ["TF_USE_LEGACY_KERAS"] = "1" before the first import of TensorFlow.',
-    ),
-    (
-        "strategy-too-late",
-        r"Collective ops must be configured at program startup",
-        "Call tf.distribute.MultiWorkerMirroredStrategy() once per process, before any other TensorFlow call.",
-    ),
     (
         "not-initialized",
         r"Horovod has not been initialized",
@@ -203,19 +192,13 @@ TEXT_RULES = (
     (  # Horovod reports NCCL errors without the cause, which is only in NCCL's log
         "nccl-invalid-usage",
         r"(?i:nccl).*invalid usage|invalid usage.*(?i:nccl)",
-        "NCCL rejected the call, most often because two ranks use the same GPU. Give each its own with "
-        "torch.cuda.set_device(), or use a smaller -p. With NCCL_DEBUG=WARN in env=, the log has NCCL's reason.",
-    ),
-    (
-        "nccl-cuda-error",
-        r"unhandled cuda error",
-        "A CUDA call failed inside NCCL. With NCCL_DEBUG=WARN in env=, the log has the reason: a full GPU, a driver "
-        "that is too old (distdl doctor compares it with torch), or an earlier error in a GPU kernel.",
+        "NCCL rejected the call, most often because two ranks use the same GPU. Give each rank its own GPU with "
+        "torch.cuda.set_device(), or use a smaller -p. To see NCCL's reason in the log, set NCCL_DEBUG=WARN with env=.",
     ),
     (
         "nccl-peer-lost",
         r"ncclRemoteError|(?i:nccl).*remote process exited|remote process exited.*(?i:nccl)",
-        "NCCL lost the connection to another rank. The cause is in the log of the rank that ended first.",
+        "NCCL lost the connection to another rank. The cause is in the log of the rank that failed first.",
     ),
     (
         "no-gpu",

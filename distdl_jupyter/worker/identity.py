@@ -7,7 +7,6 @@ The variables ``DISTDL_*`` define the identity. A launcher that starts all ranks
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 from collections.abc import Mapping, MutableMapping
@@ -21,9 +20,6 @@ class Identity(NamedTuple):
     rank: int
     world_size: int
     local_rank: int
-    local_size: int
-    node_rank: int
-    node_count: int
     host: str
     folder: Path
     nonce: str
@@ -50,12 +46,10 @@ def identify(environment: MutableMapping[str, str]) -> Identity:
     pipes = Path(environment["DISTDL_PIPES"]) if environment.get("DISTDL_PIPES") else None
     if "DISTDL_RANK" not in environment:
         _derive_variables(environment, pipes)
-    read = functools.partial(_read_int, environment)
-    rank, size = read("DISTDL_RANK", 0), read("DISTDL_WORLD_SIZE", 1)
-    local_rank, local_size = read("DISTDL_LOCAL_RANK", rank), read("DISTDL_LOCAL_SIZE", size)
-    node_rank, node_count = read("DISTDL_NODE_RANK", 0), read("DISTDL_NODE_COUNT", 1)
+    rank, size = _read_int(environment, "DISTDL_RANK", 0), _read_int(environment, "DISTDL_WORLD_SIZE", 1)
+    local_rank = _read_int(environment, "DISTDL_LOCAL_RANK", rank)
     host, nonce = environment.setdefault("DISTDL_HOST", os.uname().nodename), environment.get("DISTDL_NONCE", "")
-    return Identity(rank, size, local_rank, local_size, node_rank, node_count, host, folder, nonce, pipes)
+    return Identity(rank, size, local_rank, host, folder, nonce, pipes)
 
 
 def _derive_variables(environment: MutableMapping[str, str], pipes: Path | None) -> None:
@@ -89,7 +83,7 @@ def _derive_variables(environment: MutableMapping[str, str], pipes: Path | None)
 
 
 def derive_rendezvous_secret(nonce: str) -> str:
-    """Return the secret of Horovod's rendezvous server for the job with this nonce, "" without a nonce."""
+    """Return the secret of Horovod's rendezvous server for the job with this nonce, or "" without a nonce."""
     from hashlib import sha256  # imported here because only Horovod needs it
 
     return sha256(f"rendezvous {nonce}".encode()).hexdigest()[:32] if nonce else ""
@@ -98,9 +92,9 @@ def derive_rendezvous_secret(nonce: str) -> str:
 def add_rendezvous_secret(environment: MutableMapping[str, str]) -> None:
     """Add the job's secret to the address of Horovod's rendezvous server, unless the address contains it already.
 
-    Horovod requests ``http://ADDRESS:PORT/scope/key`` from its rendezvous server without a password, but it uses the
-    address from the environment unchanged. So the address contains a secret, ``10.0.0.4:29500/SECRET``. Each process
-    derives it from the job's nonce, so it is never on a command line. The server refuses requests without the secret.
+    Horovod requests ``http://ADDRESS:PORT/scope/key`` without a password, but it uses the address from the environment
+    unchanged. So the address contains a secret, ``10.0.0.4:29500/SECRET``, which each process derives from the job's
+    nonce, so that it is never on a command line. The server refuses requests without the secret.
     """
     variable = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
     address, port = environment.get(variable, ""), environment.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")
@@ -109,10 +103,8 @@ def add_rendezvous_secret(environment: MutableMapping[str, str]) -> None:
 
 
 def _read_int(environment: Mapping[str, str], name: str, default: int) -> int:
-    text = environment.get(name, "") if name else ""
-    if not text:
-        return default
+    text = environment.get(name, "")
     try:
-        return int(text)
+        return int(text) if text else default
     except ValueError:
         raise ValueError(f"{name} must be an integer, not {text!r}.") from None

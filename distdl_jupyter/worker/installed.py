@@ -39,24 +39,20 @@ def list_packages() -> dict[str, str]:
 def _list_distributions(path: str) -> list[tuple[str, str]]:
     distributions = []
     for entry in os.listdir(path):  # noqa: PTH208
-        stem, dot, suffix = entry.rpartition(".")
-        if not dot or suffix not in ("dist-info", "egg-info"):
-            continue
+        stem, _, suffix = entry.rpartition(".")
         name, _, version = stem.partition("-")
         version = version.partition("-py")[0] if suffix == "egg-info" else version
-        origin = ""
+        if not name or not version or suffix not in ("dist-info", "egg-info"):
+            continue
         # PEP 610: only distributions that were not installed from an index have this file.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             with open(f"{path}/{entry}/direct_url.json", encoding="utf-8") as file:  # noqa: PTH123
                 source = json.load(file)
             commit = (source.get("vcs_info") or {}).get("commit_id")
-            origin = f" @ {source['url']}" + (f"@{commit}" if commit else "")
-        if name and version:
-            distributions.append((name, version + origin))
+            version += f" @ {source['url']}" + (f"@{commit}" if commit else "")
+        distributions.append((name, version))
     return distributions
 
-
-# imported modules --------------------------------------------------------------------------------
 
 #: Environment variable with the path of the file in which this process records its imported modules, in the order in
 #: which their import began. The next job preloads them for a warm start. Only modules of installed packages and of
@@ -71,8 +67,7 @@ def get_record_folder(job_folder: Path) -> Path:
 
 def record_imports() -> None:
     """Write the names of the imported modules to the file named by ``RECORD_VARIABLE``, if any. Never raises."""
-    path = os.environ.get(RECORD_VARIABLE)
-    if path:
+    if path := os.environ.get(RECORD_VARIABLE):
         with contextlib.suppress(Exception):
             owned.write(Path(path), json.dumps({"modules": list_imported()}).encode())
 
@@ -113,8 +108,6 @@ def has_packages(folder: str) -> bool:
     """
     if Path(folder).name in ("site-packages", "dist-packages"):
         return True
-    try:
-        with os.scandir(folder) as entries:
-            return any(entry.name.endswith(".dist-info") for entry in entries)
-    except OSError:
-        return False
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return any(entry.name.endswith(".dist-info") for entry in entries)
+    return False

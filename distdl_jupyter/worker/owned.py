@@ -32,7 +32,7 @@ def open_own(path: Path) -> IO[bytes]:
 
 
 def check(status: os.stat_result) -> str:
-    """Return the reason why a file with this status is not trusted, "" if it is trusted."""
+    """Return the reason why a file with this status is not trusted, or "" if it is trusted."""
     return permissions.find_refusal(status) if stat.S_ISREG(status.st_mode) else "is not a regular file"
 
 

@@ -56,12 +56,11 @@ class Payload(NamedTuple):
 
 def read(folder: Path) -> Payload:
     """Read ``payload.json`` in a job's folder. Raises LoadError if it cannot be read or has another format."""
-    path = folder / "payload.json"
     try:
-        with owned.open_own(path) as file:
+        with owned.open_own(folder / "payload.json") as file:
             data = json.load(file)
     except (OSError, ValueError) as error:
-        raise LoadError(f"The job's payload {path} cannot be read: {error}.") from error
+        raise LoadError(f"The job's payload {folder / 'payload.json'} cannot be read: {error}.") from error
     if (number := data.get("format")) != FORMAT:
         text = f"The job's payload has format {number}, but this version of distdl-jupyter reads format {FORMAT}."
         raise LoadError(f"{text} Install the version that submitted the job.")
@@ -100,10 +99,8 @@ def load(folder: Path, payload: Payload, namespace: dict[str, Any]) -> dict[str,
     Raises LoadError for the first name that cannot be loaded.
     """
     values: dict[str, Any] = {}
-    if not payload.names:
-        return values
     try:
-        file = owned.open_own(folder / "payload.pkl")
+        file = owned.open_own(folder / "payload.pkl") if payload.names else io.BytesIO()
     except OSError as error:
         raise LoadError(f"The captured values cannot be read: {error}.") from error
     with file:
@@ -144,8 +141,6 @@ class NotebookUnpickler(pickle.Unpickler):
         return make_function
 
 
-# running the code -------------------------------------------------------------------------------
-
 #: inspect.CO_COROUTINE, without importing inspect into every rank.
 _COROUTINE_FLAG = 0x80
 _loop: asyncio.AbstractEventLoop | None = None
@@ -168,12 +163,12 @@ def run(folder: Path, payload: Payload, sources: CellSources, runner: Runner | N
 def _run(folder: Path, payload: Payload, sources: CellSources) -> Any:
     sources.add_all(payload.sources)
     extend_path(folder, payload)
-    if payload.working_directory:
-        try:
+    try:
+        if payload.working_directory:
             os.chdir(payload.working_directory)
-        except OSError as error:
-            text = f"Cannot change to the job's working directory {payload.working_directory} on {os.uname().nodename}"
-            raise LoadError(f"{text}: {error.strerror}.") from error
+    except OSError as error:
+        text = f"Cannot change to the job's working directory {payload.working_directory} on {os.uname().nodename}"
+        raise LoadError(f"{text}: {error.strerror}.") from error
     if payload.kind == "script":
         import runpy
 
@@ -195,8 +190,10 @@ def _run(folder: Path, payload: Payload, sources: CellSources) -> Any:
 def run_cell(code: str, filename: str, sources: CellSources, namespace: dict[str, Any]) -> Any:
     """Run a cell in ``namespace`` and return the value of its last expression.
 
-    As in a notebook, return None if the cell ends with another statement or with a semicolon.
+    As in a notebook, return None if the cell ends with another statement or with a semicolon, and run top-level
+    ``await`` in one event loop of all cells.
     """
+    global _loop
     code = code.replace("\r\n", "\n")
     # Prepend blank lines instead of shifting nodes, so that a SyntaxError also has the notebook's line number.
     code = "\n" * sources.add_shifted(filename, code) + code
@@ -215,28 +212,20 @@ def run_cell(code: str, filename: str, sources: CellSources, namespace: dict[str
         compiled = [compile(part, filename, mode, flags, dont_inherit=True) for part, mode in modes]
     value = None
     for part in compiled:
-        value = _execute(part, namespace)
+        value = eval(part, namespace)  # noqa: S307  the purpose is to run the cell
+        if part.co_flags & _COROUTINE_FLAG:
+            import asyncio
+
+            _loop = _loop or asyncio.new_event_loop()
+            value = _loop.run_until_complete(value)
     return value
-
-
-def _execute(code: types.CodeType, namespace: dict[str, Any]) -> Any:
-    """Run code and return its value. Top-level ``await`` runs in one event loop of all cells, as in a notebook."""
-    global _loop
-    value = eval(code, namespace)  # noqa: S307  the purpose is to run the cell
-    if not code.co_flags & _COROUTINE_FLAG:
-        return value
-    import asyncio
-
-    _loop = _loop or asyncio.new_event_loop()
-    return _loop.run_until_complete(value)
 
 
 def _apply_layout(layout: Mapping[str, Any], arguments: tuple[str, ...]) -> tuple[str, ...]:
     """Prepare the environment that a script written for another system expects, and return its arguments.
 
     Set the environment ``variables`` of the layout (pairs, in order), create its ``folders``, and expand ``$NAME`` in
-    values, folders and arguments. A value may use the variables before it. This happens in the rank, because only the
-    rank knows the job's folder, its number and its data folders. Without a layout, the arguments are unchanged.
+    values, folders and arguments, for example with the rank or a data folder. A value may use the variables before it.
     """
     if not layout:
         return arguments
@@ -254,8 +243,8 @@ def _apply_layout(layout: Mapping[str, Any], arguments: tuple[str, ...]) -> tupl
 # returns are resolved by name, so that objects have the rank's classes. This applies to all users of ``ForkingPickler``
 # (``multiprocessing.reduction``): loader workers, ``multiprocessing``, ``torch.multiprocessing`` and process pools.
 
+#: 0 in a rank, 1 in its children, 2 in their children; None in a child that has not received an object yet.
 _generation: int | None = None
-"""0 in a rank, 1 in its children, 2 in their children; None in a child that has not received an object yet."""
 
 
 def watch(finder: HookFinder) -> None:

@@ -41,7 +41,7 @@ class PictureFormat(NamedTuple):
 
 
 def detect_format(data: bytes) -> PictureFormat | None:
-    """Return the format and size of a picture, None if it is not a PNG or JPEG or has too many pixels."""
+    """Return the format and size of a picture, or None if it is not a PNG or JPEG or has too many pixels."""
     detected = None
     if data.startswith(_PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
         detected = PictureFormat("png", *struct.unpack(">II", data[16:24]))
@@ -86,21 +86,15 @@ def _replace_display(functions: ModuleType) -> None:
 
 def display(*objects: Any, raw: bool = False, **_options: Any) -> None:
     """Show each object as a picture if it has one, else as text, like ``display`` in a notebook."""
-    texts: list[Any] = []
     for value in objects:
         pictures: list[bytes] = []
         if channel.get_channel() is not None and not isinstance(value, type):
             with contextlib.suppress(Exception):  # a user-defined method; the text is shown instead
                 pictures = [data for data in _find_pictures(value, raw=raw) if detect_format(data)]
-        if not pictures:
-            texts.append(value.get("text/plain", "") if raw and isinstance(value, dict) else value)
-            continue
-        if texts:
-            print(*texts)  # noqa: T201
-            texts = []
-        _send(pictures)
-    if texts:
-        print(*texts)  # noqa: T201
+        if pictures:
+            _send(pictures)
+        else:
+            print(value.get("text/plain", "") if raw and isinstance(value, dict) else value)  # noqa: T201
 
 
 def show_figure(figure: Any) -> None:
@@ -126,8 +120,7 @@ def _find_pictures(value: Any, *, raw: bool) -> Iterator[bytes]:
     for mime, method in _REPR_METHODS:
         data = bundle.get(mime) if isinstance(bundle, dict) else None
         data = represent(method) if data is None else data
-        if isinstance(data, str):
-            data = binascii.a2b_base64(data)
+        data = binascii.a2b_base64(data) if isinstance(data, str) else data
         if isinstance(data, bytes):
             yield data
 

@@ -1,12 +1,12 @@
-"""Connections to a persistent rank: their messages, both ends, and the rank's listening socket.
+"""Connections between a client and a persistent rank: their messages, and the rank's listening socket.
 
-A message is a header, which is JSON, and a body, usually a pickle, which is loaded only if the other end is
-authenticated. Both are sent as in ``multiprocessing.connection``, after their lengths.
+A message is a header, which is JSON, and a body, usually a pickle, which is loaded only if the peer is authenticated.
+Both are sent as in ``multiprocessing.connection``, after their lengths.
 
 The rank listens in the run's private folder on its host. A note next to the socket contains its path and token. The
 host's agent passes the note to the supervisor, which writes it to the job's folder (``NOTES``). Other users are denied
-access by the modes of the folder (0700) and the socket (0600), by a check of the user id that the operating system
-reports for the other end, and by the token, which is stored only in private folders.
+access by the modes of the folder (0700) and the socket (0600), by a check of the peer's user id, and by the token,
+which is stored only in private folders.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ NOTES = "serving"
 MAX_HEADER_BYTES, _MAX_GREETING_BYTES = 64 * 1024 * 1024, 4096
 #: Maximum size of a body in bytes.
 MAX_BODY_BYTES = 64 * 1024 * 1024 * 1024
-_BACKLOG = 16
-#: Timeout in seconds for the other end to send the token.
-_GREETING_SECONDS = 10.0
+#: Timeout in seconds for a client to send the token, and maximum number of connections that are not accepted yet.
+_GREETING_SECONDS, _BACKLOG = 10.0, 16
 
 
 class ConnectionLost(ConnectionError):
-    """The other end has closed the connection or sent an invalid message, or its process has exited."""
+    """The peer has closed the connection or sent an invalid message, or its process has exited."""
 
 
 class RankMessage(NamedTuple):
@@ -65,7 +64,7 @@ class MessageConnection:
         return self._connection.fileno()
 
     def is_readable(self, timeout: float = 0.0) -> bool:
-        """Return whether the other end sends something or closes the connection within ``timeout`` seconds."""
+        """Return whether the peer sends something or closes the connection within ``timeout`` seconds."""
         return self._connection.poll(timeout)
 
     def send(self, header: dict[str, Any], body: bytes = b"") -> None:
@@ -94,9 +93,9 @@ class MessageConnection:
 
 
 class ServedConnection(MessageConnection):
-    """The rank's end of a connection. One thread reads requests and another sends replies.
+    """The rank's end of a connection. One thread reads requests and another sends replies, so user code never waits.
 
-    Neither thread blocks the user's code. ``on_message`` is called for each message after the token.
+    ``on_message`` is called for each message after the token.
     """
 
     def __init__(
@@ -116,14 +115,14 @@ class ServedConnection(MessageConnection):
             threading.Thread(target=target, name="distdl-serving", daemon=True).start()
 
     def reply(self, header: dict[str, Any], body: bytes = b"") -> None:
-        """Queue a message for the other end. It is dropped if the connection is closed."""
+        """Queue a message for the client. It is dropped if the connection is closed."""
         self._outbox.put(RankMessage(header, body))
 
     def _read(self) -> None:
         try:
             with contextlib.suppress(ConnectionLost):
-                is_greeted = self.is_readable(_GREETING_SECONDS)
-                if is_greeted and self._listener.accepts(self.receive(_MAX_GREETING_BYTES, 0).header):
+                has_sent = self.is_readable(_GREETING_SECONDS)
+                if has_sent and self._listener.accepts(self.receive(_MAX_GREETING_BYTES, 0).header):
                     self.reply(self._greeting)
                     while True:
                         self._on_message(self, self.receive())
@@ -140,16 +139,8 @@ class ServedConnection(MessageConnection):
 _connections: weakref.WeakSet[ServedConnection] = weakref.WeakSet()
 
 
-def _close_all() -> None:
-    """Close the inherited connections in a forked child. Open copies would hide the rank's exit from the other end."""
-    for connection in list(_connections):
-        connection.close()
-
-
-os.register_at_fork(after_in_child=_close_all)
-
-
-# the listening socket ----------------------------------------------------------------------------
+# Close the inherited connections in a forked child. Open copies would hide the rank's exit from the clients.
+os.register_at_fork(after_in_child=lambda: [connection.close() for connection in list(_connections)])
 
 
 class Listener:
@@ -185,7 +176,7 @@ class Listener:
 
 
 def read_uid(connection: socket.socket) -> int:
-    """Return the user id of the process at the other end of a Unix socket, as the operating system reports it."""
+    """Return the user id of the peer of a Unix socket, as the operating system reports it."""
     if sys.platform == "darwin":
         # struct xucred: version, uid, ...; SOL_LOCAL is 0 and LOCAL_PEERCRED 1 (sys/un.h).
         return int(struct.unpack("II", connection.getsockopt(0, 1, 76)[:8])[1])

@@ -124,8 +124,6 @@ def _print_line(step: float, values: dict[str, Number]) -> None:
         print(f"step {step:.12g}", *fields, sep="  ")  # noqa: T201  the line is for the notebook cell that logs
 
 
-# numbers -----------------------------------------------------------------------------------------
-
 #: Integers of larger magnitude are sent as floats, because JavaScript cannot represent them exactly.
 _MAX_EXACT_INT = 2**53
 
@@ -135,12 +133,10 @@ Number = float | str
 def to_json(name: str, value: Any) -> Number:
     """Return ``value`` as a JSON number, or as "nan", "inf" or "-inf".
 
-    ``value`` is a Python or numpy number, or an array or tensor with one element. Only attributes common to all array
-    libraries (``shape``, ``item``, ``numpy``) are used. Raises TypeError with the metric's name if it is not a single
-    real number. Waits for the GPU if the value is stored there.
+    ``value`` is a Python or numpy number, or an array or tensor with one element. Raises TypeError with the metric's
+    name if it is not a single real number. Waits for the GPU if the value is stored there.
     """
-    value_type = type(value)
-    if value_type is not float and value_type is not int:
+    if type(value) not in (float, int):
         value = _to_number(name, value)
     if isinstance(value, int) and -_MAX_EXACT_INT <= value <= _MAX_EXACT_INT:
         return int(value)
@@ -152,12 +148,10 @@ def to_json(name: str, value: Any) -> Number:
 
 
 def _to_number(name: str, value: Any) -> float:
-    """Return a metric's value as a Python number. Raises TypeError."""
     if not isinstance(value, (numbers.Real, type)) and getattr(value, "shape", None) is not None:
-        try:
+        sizes: tuple[int, ...] = ()
+        with contextlib.suppress(TypeError, ValueError):
             sizes = tuple(int(size) for size in value.shape)
-        except (TypeError, ValueError):
-            sizes = ()
         if any(size != 1 for size in sizes):
             shape = " \N{MULTIPLICATION SIGN} ".join(map(str, sizes))
             remedy = "Log its mean, or log each element under its own name."
@@ -200,28 +194,28 @@ class _StepCount:
         """Return whether ``step`` is between the last step and the next expected one, inclusive."""
         return self.last <= step <= self.last + self.stride
 
+    def compute_next_offset(self, step: float) -> float:
+        """Return the offset that makes ``step`` follow the last step."""
+        return self.offset + self.last + self.stride - step
+
     def restart(self, step: float, offset: float) -> None:
         """Restart the count at ``step``."""
         self.first = self.last = step
         self.offset = offset
         self.recent.clear()
 
-    def compute_next_offset(self, step: float) -> float:
-        """Return the offset that makes ``step`` follow the last step."""
-        return self.offset + self.last + self.stride - step
-
     def follow(self, newest: _StepCount, step: float) -> bool:
         """Restart if ``newest``, the count that was used last, has restarted. Return whether this count restarted."""
+        offset = newest.offset
         if newest.continues_at(step):
-            has_restarted = newest.offset > self.offset
-            if has_restarted:
-                self.restart(step, newest.offset)
-            return has_restarted
-        if step == self.first == self.last < newest.last and newest.offset == self.offset:
-            self.restart(step, newest.compute_next_offset(step))
-            return True
-        self.is_shared = step == self.last
-        return False
+            has_restarted = offset > self.offset
+        else:
+            has_restarted = step == self.first == self.last < newest.last and offset == self.offset
+            offset = newest.compute_next_offset(step)
+            self.is_shared = has_restarted or step == self.last
+        if has_restarted:
+            self.restart(step, offset)
+        return has_restarted
 
     def go_back(self, step: float) -> bool:
         """Process a step before the last one. Return whether it was logged before."""
@@ -310,9 +304,9 @@ def _defer(out: Channel, step: float, values: dict[str, Any], *, replace: bool) 
 
 def _send_deferred() -> None:
     while True:
-        send_when_copied = _queue.get()
+        send_values = _queue.get()
         with contextlib.suppress(Exception):  # a GPU error is also raised in the training code, which reports it
-            send_when_copied()
+            send_values()
         _queue.task_done()
 
 

@@ -1,11 +1,8 @@
 """Finds secrets in text by their form, or by the name of the variable that holds them.
 
 The forms are tokens of well-known services, signatures, passwords in URLs, and assignments to names such as "password".
-
-``locate`` finds secrets and ``mask`` replaces them. Both use only the text; ``redact`` also uses the values of this
-process's environment variables. A log is passed in blocks of thousands of lines. A pattern is searched only in blocks
-that contain its keyword. Similar text that is not secret remains readable: ``tokens=1024``, ``eos_token='</s>'``,
-``time per token: 12.3ms``.
+A log is passed in blocks of thousands of lines, so a pattern is searched only in blocks that contain its keyword.
+Similar text that is not secret remains readable: ``tokens=1024``, ``eos_token='</s>'``, ``time per token: 12.3ms``.
 """
 
 from __future__ import annotations
@@ -161,8 +158,7 @@ _WORKING_DIRECTORIES = ("PWD", "OLDPWD")
 def looks_secret(name: str) -> bool:
     """Return whether a variable with this name probably holds a secret (token, password, key, SAS ...).
 
-    A part of a word is enough for some patterns (PGPASSWORD). "key" counts only as the last word, or after words such
-    as "api". Names such as TOKENIZERS_PARALLELISM and max_tokens are not secret.
+    A part of a word is enough for some patterns (PGPASSWORD). Names such as max_tokens are not secret.
     """
     words = [word for piece in _regex(_WORD_BOUNDARY).split(name) if (word := piece.rstrip("0123456789").lower())]
     joined = f"_{'_'.join(words)}_"

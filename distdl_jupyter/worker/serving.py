@@ -63,7 +63,7 @@ def serve(folder: Path, session: payload.Payload, sources: CellSources) -> None:
 class Server:
     """Accepts connections and runs requests in a new ``__main__`` module with names such as ``rank`` and ``log``.
 
-    Create it before any user code runs.
+    Create it before any user code runs. ``_listen`` and ``_on_message`` run in other threads.
     """
 
     def __init__(self, identity: Identity, sources: CellSources) -> None:
@@ -103,13 +103,11 @@ class Server:
         try:
             while (request := self._requests.get()) is not None:
                 self._handle_request(*request)
-                del request
+                del request  # and the values in it
                 if self._is_canceled:
                     raise KeyboardInterrupt
         finally:
             self._listener.close()
-
-    # in other threads -------------------------------------------------------------------------
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
@@ -128,13 +126,11 @@ class Server:
                 signal.pthread_kill(self._main_thread, signal.SIGINT)
             return
         with self._claim_lock:
-            is_busy = self._current_label is not None
-            if not is_busy:
-                self._current_label = str(message.header.get("label") or request)
-        if is_busy:
-            connection.reply(self._create_state("busy"))
-        else:
-            self._requests.put(None if request == "stop" else (connection, message))
+            if self._current_label is not None:
+                connection.reply(self._create_state("busy"))
+                return
+            self._current_label = str(message.header.get("label") or request)
+        self._requests.put(None if request == "stop" else (connection, message))
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         """Interrupt the user's code. A signal that no client has requested cancels the job and stops the rank."""
@@ -144,8 +140,6 @@ class Server:
         self._is_canceled = self._is_canceled or not is_client_signal
         if self._is_interruptible or not is_client_signal:
             raise KeyboardInterrupt
-
-    # in the main thread -----------------------------------------------------------------------
 
     def _handle_request(self, connection: ServedConnection, message: RankMessage) -> None:
         header = message.header
@@ -183,13 +177,11 @@ class Server:
     def _run_request(self, message: RankMessage) -> tuple[dict[str, Any], bytes, str]:
         """Run a request and return the reply, its body and the text of an error."""
         handlers = {"run": self._run_cell, "push": self._push, "pull": self._pull, "distributed": self._run_distributed}
-        request = message.header.get("do")
         try:
             signal.signal(signal.SIGINT, self._on_signal)
             self._is_interruptible = True
-            if request not in handlers:
-                raise ValueError(f"Unknown request {request!r}. Restart the ranks if the package was updated.")  # noqa: TRY301
-            response, body = _build_value_reply(handlers[request](message.header, message.body))
+            handler = handlers.get(str(message.header.get("do")), _refuse_request)
+            response, body = _build_value_reply(handler(message.header, message.body))
             self._is_interruptible = False
         except BaseException as error:  # noqa: BLE001  every error of user code is reported
             self._is_interruptible = False
@@ -205,8 +197,6 @@ class Server:
         error_fields = failure.describe(error, self._sources, self._identity.folder / "code")
         text = "Interrupted.\n" if isinstance(error, KeyboardInterrupt) else str(error_fields["traceback"])
         return {"ok": False, "error": error_fields}, b"", text
-
-    # requests, which return a value or raise the exception of the user's code ---------------------
 
     def _run_cell(self, header: Mapping[str, Any], body: bytes) -> Any:
         """Set the ``names`` from ``body``, run ``code`` as a cell, and return the value of its last expression."""
@@ -261,18 +251,16 @@ def _build_value_reply(value: Any) -> tuple[dict[str, Any], bytes]:
     return {"ok": True, "repr": values.to_text(value), "shown": make_bundle(value), "unsent": problem}, body
 
 
+def _refuse_request(header: Mapping[str, Any], _body: bytes) -> Any:
+    raise ValueError(f"Unknown request {header.get('do')!r}. Restart the ranks if the package was updated.")
+
+
 def _refuse_input(*_: object) -> str:
     raise RuntimeError("input() is not available on ranks. Set the value in the cell instead.")
 
 
-# representations of values ----------------------------------------------------------------------------
-
-
 def make_bundle(value: Any) -> dict[str, str]:
-    """Return the representations of a value by MIME type, {} for None. Images are base64-encoded.
-
-    ``text/plain`` is always included.
-    """
+    """Return the representations of a value by MIME type, or {} for None. Images are base64-encoded."""
     if value is None:
         return {}
     plain = ""
@@ -282,12 +270,10 @@ def make_bundle(value: Any) -> dict[str, str]:
             plain = repr(value)
     bundle = {"text/plain": secret_patterns.redact(plain) if 0 < len(plain) <= _MAX_TEXT else values.to_text(value)}
     for method, mime in _REPR_METHODS.items():
-        call = None if isinstance(value, type) else getattr(type(value), method, None)
-        data = None
+        represent = None if isinstance(value, type) else getattr(type(value), method, None)
         with contextlib.suppress(Exception):  # a user-defined method
-            data = call and call(value)
-        if isinstance(data, bytes):
-            data = base64.b64encode(data).decode()
-        if isinstance(data, str) and 0 < len(data) <= _MAX_REPR_CHARS:
-            bundle[mime] = secret_patterns.redact(data)
+            data = represent and represent(value)
+            data = base64.b64encode(data).decode() if isinstance(data, bytes) else data
+            if isinstance(data, str) and 0 < len(data) <= _MAX_REPR_CHARS:
+                bundle[mime] = secret_patterns.redact(data)
     return bundle

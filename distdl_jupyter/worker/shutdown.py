@@ -49,12 +49,10 @@ def announce_survivors(ending: str) -> None:
 
 
 def exit_process(code: int) -> NoReturn:
-    """Exit with ``code`` like Python, but do not destroy all imported modules first.
+    """Exit with ``code`` like Python, but do not destroy all imported modules and C++ statics first.
 
-    Non-daemon threads are joined, ``atexit`` functions run, the user's objects are destroyed and release their
-    resources, and every open file is flushed. Only modules and C++ statics are not destroyed, because with torch this
-    takes most of a second and can crash after all work is done. If a tool such as a profiler was injected into the
-    process, Python exits normally, because the tool may depend on the destruction.
+    With torch this takes most of a second and can crash after all work is done. If a tool such as a profiler was
+    injected into the process, Python exits normally, because the tool may depend on the destruction.
     """
     if any(os.environ.get(name) for name in INJECTED_VARS):
         sys.exit(code)

@@ -47,7 +47,7 @@ class CellSources:
         return cell.shift
 
     def get(self, filename: str) -> Cell | None:
-        """Return the cell whose code objects have this file name, None for a real file."""
+        """Return the cell whose code objects have this file name, or None for a real file."""
         return self._cells.get(filename)
 
 
@@ -59,23 +59,17 @@ def add_to_linecache(filename: str, text: str) -> None:
     linecache.cache[filename] = (len(text), None, lines, filename)
 
 
-# deeply nested code ------------------------------------------------------------------------------
-
 #: Recursion limit for analyzing code. Python compiles about 3,000 levels of nested code.
 _MIN_RECURSION_LIMIT = 20_000
 
 _lock = threading.Lock()
-#: Number of active ``deep_recursion`` blocks in all threads, and the original limit.
-_active_count = 0
-_original_limit = 0
+#: Number of active ``deep_recursion`` blocks, and the original limit, which the last of them restores.
+_active_count = _original_limit = 0
 
 
 @contextlib.contextmanager
 def deep_recursion() -> Iterator[None]:
-    """Raise the recursion limit, so that any code that Python compiles can be analyzed.
-
-    The limit applies to all threads, so the last active block restores the original.
-    """
+    """Raise the recursion limit of all threads, so that any code that Python compiles can be analyzed."""
     global _active_count, _original_limit
     with _lock:
         if not _active_count:

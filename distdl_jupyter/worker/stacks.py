@@ -4,10 +4,9 @@ The signal handler is that of ``faulthandler``. It is written in C, so it also r
 Horovod does when it waits for other ranks. The file is next to the job's named pipes. Its first line is JSON that tells
 the reader (``node.stacks``) the process, the signal and the thread that runs the user's code.
 
-After the stacks, a thread of the rank appends the last collective operations as one line of JSON,
-``{"collectives": ...}`` (see ``hooks.distributed``). The thread needs the GIL, so it cannot run while a library holds
-it. User code is not affected: its standard streams and ``faulthandler.enable`` are not changed, and no library uses the
-signal. Processes forked by the rank inherit the handler, but do not receive requests.
+After the stacks, a thread appends the last collective operations as one line of JSON, ``{"collectives": ...}`` (see
+``hooks.distributed``). It cannot run while a library holds the GIL. Standard streams and ``faulthandler.enable`` are
+not changed. Processes forked by the rank inherit the handler, but do not receive requests.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class _OperationAppender:
 
 
 def collect_operations(code_folder: Path) -> dict[str, Any]:
-    """Return this process's last collective operations and the folders for labeling their frames; {} if none."""
+    """Return this process's last operations and the folders for labeling their frames, or {} if there are none."""
     operations = distributed.collect_operations()
     return {"operations": operations, "about": _list_folders(code_folder)} if operations else {}
 

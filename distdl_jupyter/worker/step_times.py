@@ -3,28 +3,25 @@
 A step ends when an optimizer has stepped. It consists of:
 
 * ``data``: the time spent waiting for batches;
-* waits: intervals in which the training thread is blocked until a collective operation is complete. All ranks leave
-  such an operation at about the same time, so the rank with the shortest wait arrived last, and the other ranks waited
-  for it (``core.step_times``). This does not require synchronized clocks;
+* waits: intervals in which the training thread (on a GPU, its stream) is blocked until a collective operation is
+  complete. All ranks leave such an operation at about the same time, so the rank with the shortest wait arrived last,
+  and the other ranks waited for it (``core.step_times``). This does not require synchronized clocks;
 * ``rest``: the other time before the forward pass, for example for evaluation, logging and checkpoints;
 * compute: the remaining time.
 
-On a GPU these are times of its stream: a wait is the time in which the stream waits for a collective
-operation.
-
 Measuring all parts of a step takes up to 0.4 ms. So after the first steps, only one in ``_INTERVAL`` short steps is
-measured, and later only one every 0.2 s (``StepRecorder.detailed``). All ranks measure the same steps, because the
+measured, and later only one every 0.2 s (``StepRecorder.is_detailed``). All ranks measure the same steps, because the
 steps of a longer interval are a subset of those of a shorter one. Skipped steps are only counted, and are assumed to
 have the same parts as the next measured step. The step after a pause is measured.
 
-Records are sent through the rank's channel at most once per second, or earlier when a report is full. The first
-``RECORDS_PER_SIZE`` cover one step each, the next ones two, then four, so training of any length produces a few
-thousand records.
+Records are sent at most once per second, or earlier when a report is full. The first ``RECORDS_PER_SIZE`` cover one
+step each, the next ones two, then four, so training of any length produces a few thousand records.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import threading
@@ -83,9 +80,9 @@ def guard_method(method: Callable[Concatenate[Any, P], None]) -> Callable[Concat
 
 
 class SkippedSteps(NamedTuple):
-    """Steps that were not measured, in microseconds. If the last one contains a pause, its time is ``pause``.
+    """Steps that were not measured, in microseconds. ``total`` is the time of all steps without the pause.
 
-    ``seconds`` is the total without the pause. For ``blocked`` of the pause, the thread waited for other ranks.
+    If the last one contains a pause, it took ``pause``; for ``blocked_time`` of it, the thread waited for other ranks.
     """
 
     steps: int = 0
@@ -94,12 +91,8 @@ class SkippedSteps(NamedTuple):
     blocked_time: int = 0
 
 
-@dataclass(slots=True)
-class MeasuredStep:
-    """The times of one step in microseconds. ``seconds`` is the total, ``passes`` that of the backward passes.
-
-    ``skipped`` are the steps before it that were not measured.
-    """
+class MeasuredStep(NamedTuple):
+    """The times of one step in microseconds, and the ``skipped`` steps before it. ``backward`` includes its waits."""
 
     total: int
     data: int
@@ -124,8 +117,8 @@ class _GpuStep:
     begin: Any
     previous_end: Any
     skipped: int
-    #: Names and events in order: "data" and "wait" begin an interval and "data ends" and "wait ends" end it, at "rest"
-    #: the time ends that is rest except for the intervals, and at the last "end" the step ends.
+    #: Names and events in order: "data" and "wait" begin an interval and "data ends" and "wait ends" end it. The time
+    #: before "rest" is rest, except for the intervals. The last "end" ends the step.
     events: list[tuple[str, Any]] = field(default_factory=list)
     samples: int = 0
 
@@ -150,6 +143,10 @@ class _GpuStep:
         return MeasuredStep(total, data, rest, self.samples, waits, SkippedSteps(self.skipped, skipped))
 
 
+def _measure_microseconds(begin: Any, end: Any) -> int:
+    return int(1000 * begin.elapsed_time(end) + 0.5)
+
+
 class GpuSteps:
     """Times the steps of one thread on one device."""
 
@@ -157,58 +154,51 @@ class GpuSteps:
         self._cuda = sys.modules["torch"].cuda
         self._device = device
         self._ended: deque[tuple[Any, _GpuStep]] = deque()
-        self._step: _GpuStep | None = None
+        #: The measured step whose events are recorded, or None. Set it to None to discard the step.
+        self.step: _GpuStep | None = None
         #: The end event of the last measured step, and the number of later steps whose events could not be recorded.
         self._last_end: Any = None
-        self._captured_count = 0
+        self._unrecorded_count = 0
         #: The end event of the last skipped step, where the next measured step begins.
-        self._skipped_end: Any = None
+        self.skipped_end: Any = None
 
     def read_memory(self) -> tuple[int, int]:
         """Return the bytes that torch has allocated and reserved on all GPUs of this process."""
         # ``memory_allocated`` and ``memory_reserved`` are slower: each flattens and sorts all statistics.
-        per_gpu = [self._cuda.memory_stats_as_nested_dict(gpu) for gpu in range(self._cuda.device_count())]
+        gpus = [self._cuda.memory_stats_as_nested_dict(gpu) for gpu in range(self._cuda.device_count())]
         allocated, reserved = (
-            sum(stats[name]["all"]["current"] for stats in per_gpu if stats)
+            sum(stats[name]["all"]["current"] for stats in gpus if stats)
             for name in ("allocated_bytes", "reserved_bytes")
         )
         return allocated, reserved
 
-    def mark_skipped_end(self) -> None:
-        """Record the end of the last skipped step, where the next measured step begins."""
-        self._skipped_end = self._record()
-
     def begin(self, skipped: int) -> None:
         """Begin a measured step after ``skipped`` steps without events, or at the end event of the previous step."""
-        skipped, self._captured_count = skipped + self._captured_count, 0
+        skipped, self._unrecorded_count = skipped + self._unrecorded_count, 0
         is_next = self._last_end is not None and not skipped
-        begin, self._skipped_end = (self._last_end if is_next else self._skipped_end or self._record()), None
+        begin, self.skipped_end = (self._last_end if is_next else self.skipped_end or self.record()), None
         if begin is None:
-            self._captured_count = skipped
+            self._unrecorded_count = skipped
         else:
-            self._step = _GpuStep(begin, self._last_end, skipped)
+            self.step = _GpuStep(begin, self._last_end, skipped)
 
     def mark(self, name: str) -> None:
         """Record an event of the current step (see ``_GpuStep.events``), unless a CUDA graph is captured."""
-        if self._step is not None and (event := self._record()) is not None:
-            self._step.events.append((name, event))
+        if self.step is not None and (event := self.record()) is not None:
+            self.step.events.append((name, event))
 
     def end(self, samples: int) -> None:
         """End the step. It has no end event if it was captured into a CUDA graph."""
-        step, self._step = self._step, None
-        end = None if step is None else next((event for name, event in reversed(step.events) if name == "end"), None)
-        if step is None or end is None:
-            self._captured_count += 1 if step is None else step.skipped + 1
+        step, self.step = self.step, None
+        ends = [] if step is None else [event for name, event in step.events if name == "end"]
+        if step is None or not ends:
+            self._unrecorded_count += 1 if step is None else step.skipped + 1
         else:
-            step.samples, self._last_end = samples, end
-            self._ended.append((end, step))
-
-    def forget(self) -> None:
-        """Discard the current step, because training has moved to another thread."""
-        self._step = None
+            step.samples, self._last_end = samples, ends[-1]
+            self._ended.append((ends[-1], step))
 
     def read(self, timeout: float = 0.0) -> Iterator[MeasuredStep]:
-        """Yield the steps that the GPU has completed or completes within the timeout, in order."""
+        """Yield the steps that the GPU has completed or completes within the timeout in seconds, in order."""
         deadline = time.monotonic() + timeout
         while self._ended:
             # While a CUDA graph is captured, an event would become part of the graph.
@@ -219,20 +209,13 @@ class GpuSteps:
             else:
                 return
 
-    def _record(self) -> Any:
-        """Record an event on the stream and return it; None while a CUDA graph is captured."""
+    def record(self) -> Any:
+        """Record an event on the stream and return it, or None while a CUDA graph is captured."""
         if self._cuda.is_current_stream_capturing():
             return None
         event = self._cuda.Event(enable_timing=True)
         event.record(self._cuda.current_stream(self._device))
         return event
-
-
-def _measure_microseconds(begin: Any, end: Any) -> int:
-    return int(1000 * begin.elapsed_time(end) + 0.5)
-
-
-# recording ---------------------------------------------------------------------------------------
 
 
 class StepRecorder:
@@ -245,25 +228,28 @@ class StepRecorder:
         self.gpu: GpuSteps | None = None
         #: Whether a collective operation has blocked the process in any step.
         self.has_waited = False
+        #: Whether the code logs the sample counts, and whether a profile needs all steps.
         self._logs_samples = self._measures_all = False
-        #: The number of steps before the last measured one, and the next step to record. It is less while times of a
-        #: GPU are pending.
-        self._step = self._next_step = 0
-        #: Whether the hooks support skipped steps, whether the steps are short, and the time and step of the last
-        #: classification.
-        self.can_skip, self._is_short, self._block_begin, self._block_step = False, False, 0, 0
+        #: The number of the last measured step while the steps after it are skipped, else of the current step.
+        self._step = 0
+        #: The next step to record. It is less than the current step while times of a GPU are pending.
+        self._next_step = 0
+        #: Whether the hooks support skipped steps, and whether the steps are short.
+        self.can_skip = self._is_short = False
+        #: The time and step of the last classification of steps as short or long.
+        self._block_begin = self._block_step = 0
         #: The interval between measured short steps.
         self._interval = _INTERVAL
         #: The skipped steps before the current measured one, and the last measured step that is recorded.
         self._before = SkippedSteps()
         self._last_measured: MeasuredStep | None = None
-        #: The unsent records, their first step and count of numbers, how many steps a record covers, and how many of
-        #: them are missing in the last one.
+        #: The unsent records, the first step of them, and their count of numbers.
         self._records: list[list[int]] = []
-        self._first = self._number_count = self._missing_count = 0
-        self._size = 1
-        #: When the last report was sent, and when the memory of GPUs was last sent.
-        self._sent_at = self._memory_at = 0
+        self._first = self._number_count = 0
+        #: How many steps a record covers, and how many of them are missing in the last one.
+        self._size, self._missing_count = 1, 0
+        #: When the last report was sent.
+        self._sent_at = 0
         #: Called when measuring begins or ends, with whether the next step is measured.
         self.on_switch: Callable[[bool], object] = bool
         self.is_detailed = True
@@ -271,17 +257,18 @@ class StepRecorder:
 
     def _reset(self) -> None:
         """Begin with an unknown step."""
-        #: In a skipped step (not ``detailed``), the hooks only set ``passed`` at a backward pass, and add
-        #: the time for which backward passes and collective operations block the thread to ``blocked`` (nanoseconds).
+        #: In a skipped step (not ``is_detailed``), the hooks only set ``has_backward`` at a backward pass, and add the
+        #: time for which backward passes and collective operations block the thread to ``blocked_time``.
         self.has_backward, self.blocked_time = False, 0
         self._switch(is_detailed=True)
         #: The number of steps to skip before the next measured one, and the time at which skipping ends anyway.
         self.skip_count = self._resume_at = 0
-        #: The number of skipped steps since the last measured one, the end of that one, and the last step if it
-        #: contains a pause: its duration and the time that it was blocked.
-        self._skipped = self._measured_end = self._pause = self._pause_blocked = 0
+        #: The number of skipped steps since the last measured one, and the end of that one.
+        self._skipped = self._measured_end = 0
+        #: If the last skipped step contains a pause: its duration, and the time that it was blocked.
+        self._pause = self._pause_blocked = 0
         if self.gpu is not None:
-            self.gpu.forget()
+            self.gpu.step = None
         self._begin_step(0)
 
     def _switch(self, *, is_detailed: bool) -> None:
@@ -290,7 +277,7 @@ class StepRecorder:
             self.on_switch(is_detailed)
 
     def _begin_step(self, begin: int) -> None:
-        #: The start of the step, and its end as far as known; 0 if unknown.
+        #: The start of the step, and its end if it has ended; 0 if unknown.
         self._begin, self._end = begin, 0
         self._data = self._rest = self._samples = self._arrival = 0
         self._waits: list[int] = []
@@ -309,50 +296,39 @@ class StepRecorder:
         return self._step + self._skipped
 
     def fail(self, error: Exception) -> None:
-        """Stop measuring and send a notice once."""
-        self.is_enabled, self.skip_count = False, 0
+        """Stop measuring and send a notice once. Later steps are only counted (``record_step``)."""
+        if not self._end:  # the current step is counted when it ends
+            self._step -= 1
+            self.has_backward = self.has_backward or self._has_computed
+        self.is_enabled, self.is_detailed, self.skip_count = False, True, 0
         text = f"Step times are no longer measured: {type(error).__name__} was raised ({error!s:.200})."
         channel.notify("warning", text, "step-times-failed")
 
-    # called by hooks --------------------------------------------------------------------------------
-
-    def begin_part(self, part: str) -> int:
-        """Begin a wait for a batch ("data") or for other ranks ("wait") and return its start time."""
-        moment = now()
-        if self.gpu is not None:
-            self._mark_part(self.gpu, part, moment)
-        return moment
-
     @guard_method
-    def _mark_part(self, gpu: GpuSteps, part: str, moment: int) -> None:
-        if not self._is_other_thread(moment):
-            gpu.mark(part)
+    def mark_part(self, part: str, begin: int) -> None:
+        """Mark the start of a wait for a batch ("data") or for other ranks ("wait") on the GPU."""
+        if self.gpu is not None and self._enter_step(begin):
+            self.gpu.mark(part)
 
     @guard_method
     def record_data(self, begin: int, samples: int = 0) -> None:
         """Record a wait for a batch since ``begin``, and the batch's sample count."""
         end = now()
-        if self._is_other_thread(begin):
-            return
-        self._data += end - begin
-        if self.gpu is not None:
-            self.gpu.mark("data ends")
-        if not self._logs_samples:
-            self._samples = self._samples + samples if self._has_computed else samples
-        self._begin_compute(end)
+        if self._enter_step(begin):
+            self._data += end - begin
+            if self.gpu is not None:
+                self.gpu.mark("data ends")
+            if not self._logs_samples:
+                self._samples = self._samples + samples if self._has_computed else samples
+            self._begin_compute(end)
 
     @guard_method
-    def record_forward(self) -> None:
-        """Record the start of a forward pass in training."""
+    def record_pass(self, *, is_forward: bool) -> None:
+        """Record the start of a forward or backward pass in training."""
         moment = now()
-        if not self._is_other_thread(moment):
-            self._begin_compute(moment)
-            self._has_computed = True
-
-    @guard_method
-    def record_backward(self) -> None:
-        """Record the start of a backward pass."""
-        if not self._is_other_thread(now()):
+        if self._enter_step(moment):
+            if is_forward:
+                self._begin_compute(moment)
             self._has_computed = True
 
     @guard_method
@@ -376,18 +352,31 @@ class StepRecorder:
         """Record the end of a wait for a collective operation that has blocked the thread since ``begin``."""
         self.has_waited = True
         end = now()
-        if self._is_other_thread(begin):
-            return
-        if self.gpu is not None:
-            self.gpu.mark("wait ends")
-        self._waits.append(end - begin)
+        if self._enter_step(begin):
+            if self.gpu is not None:
+                self.gpu.mark("wait ends")
+            self._waits.append(end - begin)
+
+    def _enter_step(self, moment: int) -> bool:
+        """Return whether this is the training thread. If so, close a step that has ended."""
+        if self._thread != threading.get_ident():
+            return False
+        if self._end:
+            self._close_step()
+        elif not self._begin:
+            self._begin = moment
+        return True
+
+    def _begin_compute(self, moment: int) -> None:
+        if not self._has_computed:
+            self._rest = moment - self._begin - self._data - sum(self._waits)
+            if self.gpu is not None:
+                self.gpu.mark("rest")
 
     def skip(self) -> None:
-        """Record an optimizer step in a skipped training step (``skips``)."""
+        """Record an optimizer step in a skipped training step (``skip_count``)."""
         begin, self._end = self._end, now()
         if self.has_backward:
-            if not self._skipped:
-                self._measured_end = begin
             self._skipped += 1
             self.skip_count -= 1
             if self._end - begin > _PAUSE_NS:
@@ -395,20 +384,27 @@ class StepRecorder:
             self.has_backward, self.blocked_time = False, 0
             if self.skip_count <= 0 or self._end > self._resume_at:
                 self._resume()
-        elif self.gpu is not None and not self._skipped:  # a second optimizer in the measured step before
-            self.gpu.mark("end")
+        elif not self._skipped:  # a second optimizer in the measured step before
+            self._end_measured()
 
     @guard_method
     def _resume(self) -> None:
         """Measure the next step."""
         if self.gpu is not None and not self.is_detailed:
-            self.gpu.mark_skipped_end()
+            self.gpu.skipped_end = self.gpu.record()
         self.skip_count = 0
         self._switch(is_detailed=True)
 
-    @guard_method
     def record_step(self) -> None:
         """Record an optimizer step. The last of several after one backward pass ends the training step."""
+        if self.is_enabled:
+            self._end_step()
+        elif self.has_backward:
+            self.has_backward = False
+            self._skipped += 1
+
+    @guard_method
+    def _end_step(self) -> None:
         if self._thread != threading.get_ident():
             self._thread = threading.get_ident()
             self._reset()
@@ -417,17 +413,20 @@ class StepRecorder:
         elif self._skipped:  # a second optimizer in the last skipped step
             self._end = now()
             if self.gpu is not None:
-                self.gpu.mark_skipped_end()
+                self.gpu.skipped_end = self.gpu.record()
         elif self._end or (self._begin and self._has_computed):
-            self._end = now()
-            if self.gpu is not None:
-                self.gpu.mark("end")
+            self._end_measured()
             step = self._step + 1
             interval = self._interval if step >= _EARLY_STEPS else _INTERVAL
             is_detailed = step < _FIRST_STEPS or not self._is_short or step % interval == 0 or self._measures_all
             self._switch(is_detailed=is_detailed)
             self.skip_count = 0 if self.is_detailed else interval - step % interval
             self._resume_at = self._end + _SEND_NS
+
+    def _end_measured(self) -> None:
+        self._end = self._measured_end = now()
+        if self.gpu is not None:
+            self.gpu.mark("end")
 
     @guard_method
     def use_gpu(self, device: Any) -> None:
@@ -459,50 +458,22 @@ class StepRecorder:
         if self._last_measured is not None:
             self._put_skipped(self._last_measured, self._before)
             self._before = SkippedSteps()
-        self._memory_at = 0
         self._send()
-
-    def _is_other_thread(self, moment: int) -> bool:
-        """Return whether this is not the training thread. In the training thread, close a step that has ended."""
-        if self._thread != threading.get_ident():
-            return True
-        if self._end:
-            self._close_step()
-        elif not self._begin:
-            self._begin = moment
-        return False
-
-    def _begin_compute(self, moment: int) -> None:
-        if not self._has_computed:
-            self._rest = moment - self._begin - self._data - sum(self._waits)
-            if self.gpu is not None:
-                self.gpu.mark("rest")
-
-    # records ----------------------------------------------------------------------------------------
 
     def _close_step(self) -> None:
         """Record the measured step that has ended, and begin the next one after the skipped steps."""
-        end = self._end
-        measured_end = self._measured_end if self._skipped else end
+        end, measured_end = self._end, self._measured_end
         if self.gpu is not None and self._on_gpu:
             self.gpu.end(self._samples)
             for measured in self.gpu.read():
                 self._put_measured(measured)
         else:
-            self._put_measured(
-                MeasuredStep(
-                    (measured_end - self._begin) // 1000,
-                    self._data // 1000,
-                    max(0, self._rest) // 1000,
-                    self._samples,
-                    [wait // 1000 for wait in self._waits],
-                    self._before,
-                    self._backward_time // 1000,
-                )
-            )
+            total, data, rest = (measured_end - self._begin) // 1000, self._data // 1000, max(0, self._rest) // 1000
+            waits, backward = [wait // 1000 for wait in self._waits], self._backward_time // 1000
+            self._put_measured(MeasuredStep(total, data, rest, self._samples, waits, self._before, backward))
         skipped_time = (end - measured_end - self._pause) // 1000
         self._before = SkippedSteps(self._skipped, skipped_time, self._pause // 1000, self._pause_blocked // 1000)
-        self._step += 1 + self._skipped
+        self._step, self._end = self._step + 1 + self._skipped, 0
         self._skipped = self._pause = 0
         if (steps := self._step - self._block_step) >= _BLOCK_STEPS:
             # Classify the steps as short or long, and choose the interval between measured steps.
@@ -528,7 +499,8 @@ class StepRecorder:
         """Record skipped steps with the parts of a measured one, and as many at once as fit into one record.
 
         If they are shorter than the measured step, which the measurement itself slows down, their parts are shorter by
-        the same factor. What they take longer counts as rest or, if they were blocked in a pause, as a wait.
+        the same factor. If they are longer, the difference counts as rest or, if they were blocked in a pause, as a
+        wait.
         """
         busy, count, total = step.total - step.rest, skipped.steps - bool(skipped.pause), skipped.total
         while count > 0:
@@ -549,10 +521,8 @@ class StepRecorder:
     def _put_record(self, record: list[int], steps: int = 1) -> None:
         """Add steps to the last record, or begin another one if it is full."""
         if self._missing_count:
-            last = self._records[-1]
-            last.extend([0] * (len(record) - len(last)))
-            for index, value in enumerate(record):
-                last[index] += value
+            sums = itertools.zip_longest(self._records[-1], record, fillvalue=0)
+            self._records[-1] = [previous + value for previous, value in sums]
         else:
             if (size := get_steps_per_record(self._next_step)) != self._size:
                 self._send()
@@ -572,9 +542,7 @@ class StepRecorder:
         self._number_count = sum(map(len, self._records))
         first, self._first, self._sent_at = self._first, self._first + complete * self._size, now()
         if current is not None and records:
-            fields: dict[str, Any] = {}
-            if self.gpu is not None and self._sent_at - self._memory_at > _SEND_NS:
-                self._memory_at, fields["gpu_memory"] = self._sent_at, self.gpu.read_memory()
+            fields = {} if self.gpu is None else {"gpu_memory": self.gpu.read_memory()}
             current.send("steps", first=first, size=self._size, records=records, **fields)
 
 

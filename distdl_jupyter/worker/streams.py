@@ -10,19 +10,17 @@ deadlock. The following rules prevent this:
 
 * The thread flushes only while it holds ``_flush_lock``, and a fork acquires it first (``_lock_for_fork``). So during a
   fork the thread does not hold the lock of a stream, or any other lock that a child acquires.
-* A fork does not wait forever. The thread holds ``_flush_lock`` until the pipe accepts the bytes or has no reader, or
-  until another thread has completed its write to the stream. The forking thread is that other thread only if a signal
-  handler interrupts a write and forks. ``flush`` detects this case, and the fork then waits at most
-  ``MAX_FORK_SECONDS``: by then, the thread is waiting for the interrupted write and holds no stream's lock.
+* A fork does not wait forever. If a signal handler interrupts a write and forks, the thread may hold ``_flush_lock``
+  while it waits for that write. ``flush`` detects this case, and the fork then waits at most ``MAX_FORK_SECONDS``: by
+  then, the thread holds no stream's lock.
 * ``_flush_lock`` is reentrant, so a signal handler that interrupts ``_lock_for_fork`` can also fork. The child creates
-  a new lock, whichever thread held the parent's.
-
-Locks held by other threads during a fork are not handled, as in any Python program that prints to a terminal.
+  a new lock.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import os
 import select
@@ -60,13 +58,13 @@ def adopt(pipes: Path | None, rank: int) -> None:
     global is_running
     lifeline = None
     if pipes is not None:
-        outputs = [(fd, pipes / f"rank-{rank}.{name}") for fd, name in ((1, "out"), (2, "err"))]
-        for fd, path in outputs:
+        outputs = {fd: pipes / f"rank-{rank}.{name}" for fd, name in ((1, "out"), (2, "err"))}
+        for fd, path in outputs.items():
             _replace_stream(fd, path)
         if (pipes / "alive").exists():
             # Without O_NONBLOCK, open() would wait for a writer, which may have exited already.
             lifeline = move_to_high_fd(os.open(pipes / "alive", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-            if not any(path.exists() for _, path in outputs):
+            if not any(path.exists() for path in outputs.values()):
                 _die_with_parent()
     if not _streams:
         os.register_at_fork(before=_lock_for_fork, after_in_parent=_unlock_after_fork, after_in_child=_replace_lock)
@@ -101,12 +99,10 @@ _streams: list[io.TextIOWrapper] = []
 
 
 def _open_line_buffered(fd: int, name: str) -> io.TextIOWrapper:
-    """Return a line-buffered stream that accepts any character. Its buffer completes a write that a signal interrupts.
-
-    Python's unbuffered streams would lose the rest.
-    """
+    """Return a line-buffered stream that accepts any character."""
     raw = io.FileIO(fd, "w", closefd=False)
     raw.name = name
+    # An unbuffered stream would lose the rest of a write that a signal interrupts.
     buffer = io.BufferedWriter(raw)
     text = io.TextIOWrapper(buffer, encoding="utf-8", errors="backslashreplace", newline="\n", line_buffering=True)
     text.mode = "w"  # type: ignore[misc]
@@ -173,7 +169,5 @@ def _die_with_parent() -> None:
     the supervisor itself, because the kernel also sends the signal when a launcher's thread that started the rank ends.
     """
     if sys.platform == "linux":
-        import ctypes
-
         pr_set_pdeathsig = 1  # include/uapi/linux/prctl.h
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM, 0, 0, 0)

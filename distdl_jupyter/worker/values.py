@@ -11,7 +11,6 @@ import io
 import math
 import pickle
 import reprlib
-import types
 from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
@@ -32,23 +31,20 @@ def save(folder: Path, rank: int, value: Any) -> tuple[int, str]:
     """
     target = folder / "results" / f"rank-{rank}.pkl"
     data, problem = to_pickle(value, f"The value of rank {rank}")
-    if problem:
-        return 0, problem
     try:
-        target.parent.mkdir(mode=0o700, exist_ok=True)
-        owned.write(target, data, sync=True)
+        if not problem:
+            target.parent.mkdir(mode=0o700, exist_ok=True)
+            owned.write(target, data, sync=True)
     except OSError as error:
-        reason = f"cannot be written to {target}: {error.strerror}"
-        return 0, f"The value of rank {rank} {reason}. Only its text is returned."
-    return len(data), ""
+        reason = f"The value of rank {rank} cannot be written to {target}: {error.strerror}"
+        return 0, f"{reason}. Only its text is returned."
+    return len(data), problem
 
 
 class _BoundedFile(io.BytesIO):
-    """An in-memory file of limited size."""
+    """An in-memory file with a maximum size in bytes."""
 
-    #: Maximum size in bytes, and whether it was exceeded.
-    max_bytes = math.inf
-    is_full = False
+    max_bytes, is_full = math.inf, False
 
     def write(self, data: Any, /) -> int:
         """Append bytes. Raises OSError beyond the limit."""
@@ -74,23 +70,21 @@ def to_pickle(value: Any, subject: str, max_bytes: float = math.inf) -> tuple[by
         reason = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200].rstrip(".")
         problem, remedy = f", which cannot be pickled ({reason})", "plain data, arrays or a state_dict"
         if file.is_full:
-            problem, remedy = f" of more than {max_bytes // 2**20:.0f} MB", "a part of it, or write it to a file"
-        text = f"{subject} is {type(value).__name__}{problem}, so only its text is returned."
+            problem, remedy = f" and exceeds {max_bytes // 2**20:.0f} MB", "a part of it, or write it to a file"
+        text = f"{subject} is of type {type(value).__name__}{problem}, so only its text is returned."
         return b"", f"{text} End the cell with {remedy}."
     return file.getvalue(), ""
 
 
 def to_text(value: Any) -> str:
-    """Return the text that a notebook shows for the value, at most _MAX_TEXT_CHARS characters; "" for None.
+    """Return the text that a notebook shows for the value, in ``_MAX_TEXT_CHARS`` characters, or "" for None.
 
     If the value's ``repr`` raises, return the name of its type.
     """
-    if value is None:
-        return ""
-    try:
-        return _truncate(secret_patterns.redact(_ShortRepr().repr(value)), _MAX_TEXT_CHARS)
-    except Exception:  # noqa: BLE001  a user-defined method
-        return type(value).__name__
+    with contextlib.suppress(Exception):  # a user-defined method
+        text = "" if value is None else _ShortRepr().repr(value)
+        return _truncate(secret_patterns.redact(text), _MAX_TEXT_CHARS)
+    return type(value).__name__
 
 
 def _truncate(text: str, max_length: int) -> str:
@@ -116,29 +110,21 @@ class _ShortRepr(reprlib.Repr):
         return f"{{{', '.join(items + ['...'] * (len(x) > self.maxdict))}}}"
 
 
-# short descriptions ------------------------------------------------------------------------------
-
 TIMES = "\N{MULTIPLICATION SIGN}"
 #: Maximum number of characters in the short description of a string, and of another value.
 _MAX_STRING_CHARS, MAX_SHORT_CHARS = 80, 160
+#: Maximum number of items of a list, tuple or set in a short description.
 _MAX_ITEMS = 6
 #: Modules of the standard library whose classes have a short and fast ``repr``.
 _SAFE_MODULES = ("pathlib", "datetime", "decimal", "fractions", "uuid", "enum")
 _BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}"}
-_CODE_TYPES: dict[type, str] = {
-    types.FunctionType: "function",
-    types.BuiltinFunctionType: "function",
-    types.MethodType: "method",
-    types.ModuleType: "module",
-}
 
 
 def describe(value: Any) -> str:
     """Describe a value in MAX_SHORT_CHARS characters: ``312``, ``Tensor 32 x 10 float32`` or ``dict, keys a, b``."""
-    try:
+    text = type(value).__name__
+    with contextlib.suppress(Exception):  # attributes of user-defined classes are read
         text = _describe(value, 2)
-    except Exception:  # noqa: BLE001  attributes of user-defined classes are read
-        text = type(value).__name__
     return _truncate(" ".join(text.split()), MAX_SHORT_CHARS)
 
 
@@ -147,10 +133,6 @@ def _describe(value: Any, depth: int) -> str:
     name = value_type.__name__
     if value_type in (*_PLAIN_TYPES, complex, bytes):
         return _format_scalar(value)
-    if value_type in _CODE_TYPES:
-        return f"{_CODE_TYPES[value_type]} {value.__name__}"
-    if isinstance(value, type):
-        return f"class {value.__name__}"
     if value_type in _BRACKETS:
         if len(value) > _MAX_ITEMS or depth <= 0:
             return f"{name} of {len(value):,}"
@@ -195,15 +177,13 @@ def format_sizes(sizes: tuple[int, ...]) -> str:
 
 
 def list_keys(value: Any) -> list[Any] | None:
-    """Return the first nine keys of a mapping or of an object with ``keys()``, None for another value."""
-    if isinstance(value, dict):
-        return list(islice(dict.keys(value), 9))
-    if isinstance(value, type) or not (isinstance(value, Mapping) or callable(getattr(type(value), "keys", None))):
-        return None
-    try:
-        return list(islice(value.keys(), 9))
-    except Exception:  # noqa: BLE001  a user-defined method
-        return None
+    """Return the first nine keys of a mapping or of an object with ``keys()``, or None for another value."""
+    with contextlib.suppress(Exception):  # a user-defined method
+        if isinstance(value, dict):
+            return list(islice(dict.keys(value), 9))
+        if not isinstance(value, type) and (isinstance(value, Mapping) or callable(getattr(type(value), "keys", None))):
+            return list(islice(value.keys(), 9))
+    return None
 
 
 def format_names(names: list[Any], omitted_count: int = 0) -> str:

@@ -81,7 +81,7 @@ def others(pid, text="", **facts):
 @pytest.mark.parametrize(
     ("sleeper", "kind"),
     [
-        ((["-m", "ipykernel_launcher", "-f", "kernel-1.json"], {"DISTDL_JOB_ID": ""}), "notebook"),
+        ((["-m", "ipykernel_launcher", "-f", "kernel-1.json"], {"DISTDL_JOB_ID": ""}), "own"),
         ((["train.py", "--token=abc"], {"DISTDL_JOB_ID": ""}), "own"),
         (([], {"DISTDL_JOB_ID": "20261127-113000-k3f9x", "DISTDL_RANK": "3"}), "job"),
     ],
@@ -93,14 +93,6 @@ def test_process_that_holds_the_gpu_is_named(sleeper, kind):
     assert "abc" not in process["name"]
     if kind == "job":
         assert (process["job"], process["rank"]) == ("20261127-113000-k3f9x", "3")
-
-
-@pytest.mark.parametrize("sleeper", [(["ipykernel_launcher"], {"DISTDL_JOB_ID": ""})], indirect=True)
-def test_kernel_that_submitted_the_job_is_told_from_others(sleeper, monkeypatch):
-    monkeypatch.setenv(gpu_memory.SUBMITTER_VARIABLE, f"{os.uname().nodename}:{sleeper.pid}")
-    assert [process["kind"] for process in others(sleeper.pid)] == ["submitter"]
-    monkeypatch.setenv(gpu_memory.SUBMITTER_VARIABLE, f"elsewhere:{sleeper.pid}")
-    assert [process["kind"] for process in others(sleeper.pid)] == ["notebook"]
 
 
 def test_process_of_another_user_is_named_with_its_user(monkeypatch):
@@ -138,9 +130,12 @@ FULL = {"device": 0, "requested": 2 * GIB, "total": 16 * GIB, "free": GIB, "allo
             ["8.00 GiB from Cell [3], line 12 (32 blocks)"],
             ["--record-gpu-memory"],
         ),
-        ({"processes": [process("submitter")]}, ["kernel of your notebook", "3.00 GiB", "restart"], []),
         ({"processes": [process("other", name="python", user="ann")]}, ["user ann"], ["kill"]),
-        ({"processes": [process("own", name="python train.py")]}, ["python train.py", "kill 7"], []),
+        (
+            {"processes": [process("own", name="python train.py")]},
+            ["python train.py", "3.00 GiB", "kill 7", "restart its kernel"],
+            [],
+        ),
         ({"processes": [process("job", job="x-y-k3f9", rank="1")]}, ["distdl stop k3f9"], []),
         ({"processes": [process("own", size=2**20, name="Xorg")]}, [], ["Xorg"]),
     ],
@@ -172,7 +167,7 @@ def test_recording_without_a_gpu_changes_nothing(folder):
     assert (ended.code, folder.value(), ended.of("note")) == (0, 3, [])
 
 
-@pytest.mark.parametrize(("blocking", "says"), [("", "--env CUDA_LAUNCH_BLOCKING=1"), ("1", "the line that is shown")])
+@pytest.mark.parametrize(("blocking", "says"), [("", "--env CUDA_LAUNCH_BLOCKING=1"), ("1", "the line shown")])
 def test_device_side_assert_offers_a_rerun_that_names_the_line(monkeypatch, blocking, says):
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", blocking)
     code, hint = hints.find_hint(RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors"), ())

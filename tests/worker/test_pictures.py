@@ -71,7 +71,7 @@ shown({"text/html": "<b>", "text/plain": "plain"}, raw=True)
     ended = ranks.run(folder.cell(code, values={"large": large, "photo": jpeg(80, 60)}))
     assert ended.code == 0, ended.err
     assert received(ended) == [large, jpeg(80, 60), large, large]
-    assert ended.out == "before 1\nbetween\nShown(png) <class '__main__.Shown'>\n{'a': 1}\nplain\n"
+    assert ended.out == "before\n1\nbetween\nShown(png)\n<class '__main__.Shown'>\n{'a': 1}\nplain\n"
 
 
 def test_a_picture_that_is_too_large_or_one_too_many_is_one_line(folder):

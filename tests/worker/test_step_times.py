@@ -137,6 +137,24 @@ def test_failure_of_a_hook_ends_the_measurement_with_one_note_and_not_the_traini
     assert records == []
 
 
+def test_after_a_failure_in_a_skipped_step_the_other_hooks_are_still_called_with_the_number_of_each_step(folder):
+    run(folder, """
+        from distdl_jupyter.worker import step_times
+        from distdl_jupyter.worker.hooks import steps
+        step_times._SHORT_NS = 1_000_000_000  # also on a busy machine
+        recorder, numbers, failed = step_times.recorder, [], None
+        steps.listeners.append(lambda _: numbers.append(recorder.step))
+        for number in range(300):
+            loss().backward()
+            if number > 200 and failed is None and not recorder.is_detailed:
+                failed = number
+                recorder.fail(ValueError("x"))
+            optimizer.step()
+            optimizer.step()  # the same step
+        assert numbers[-2 * (300 - failed):] == [number for number in range(failed, 300) for _ in range(2)]
+    """, notes=["Step times are no longer measured: ValueError was raised (x)."])  # fmt: skip
+
+
 def test_of_short_steps_few_are_measured_and_a_pause_in_another_one_is_found(folder):
     records = run(folder, """
         from distdl_jupyter.worker import step_times
@@ -198,7 +216,7 @@ def test_records_of_long_trainings_stand_for_more_steps(monkeypatch):
     recorder.is_enabled = True
     steps = 7 * step_times.RECORDS_PER_SIZE + 5
     for _ in range(steps):
-        recorder.record_backward()
+        recorder.record_pass(is_forward=False)
         recorder.record_step()
     recorder.flush()
     at = 0

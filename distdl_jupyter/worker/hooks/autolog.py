@@ -1,11 +1,8 @@
 """Reports the metrics that frameworks compute. The user's ``log`` takes precedence; nothing is reported twice.
 
-* A name that the user logs is not reported by a framework.
-* A name is reported only by the framework that reported it first, because Lightning also writes its metrics to a
-  ``SummaryWriter``.
-* If frameworks are nested (a Trainer uses Accelerate, which uses DeepSpeed), only the outermost one reports.
-
-Scalars that training code writes to a ``SummaryWriter`` of torch or tensorboardX are also reported.
+A name is reported only by the framework that reported it first, because Lightning also writes its metrics to a
+``SummaryWriter``. If frameworks are nested (a Trainer uses Accelerate, which uses DeepSpeed), only the outermost one
+reports. Scalars that training code writes to a ``SummaryWriter`` of torch or tensorboardX are also reported.
 """
 
 from __future__ import annotations
@@ -39,11 +36,10 @@ def report_metrics(source: str, step: float, metrics: dict[str, Any]) -> None:
 def _is_number(name: str, value: Any) -> bool:
     if getattr(value, "is_cuda", False):
         return bool(value.numel() == 1)
-    try:
+    with contextlib.suppress(TypeError):
         report.to_json(name, value)
-    except TypeError:
-        return False
-    return True
+        return True
+    return False
 
 
 def report_progress(completed: float, total: float | None, unit: str) -> None:
@@ -71,8 +67,6 @@ silenced_writers = _SilencedReports()
 #: In this block engines do not report, because the framework that uses them does.
 silenced_engines = _SilencedReports()
 
-
-# SummaryWriter -----------------------------------------------------------------------------------
 
 #: Step counters of tags that are written without a step.
 _step_counters: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)

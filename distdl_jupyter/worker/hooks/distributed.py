@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,7 +28,7 @@ _patch = Patches()
 
 def watch(finder: HookFinder) -> None:
     """Hook process groups, and select the rank's GPU once torch is imported."""
-    finder.hook("torch.distributed.distributed_c10d", _watch_groups)
+    finder.hook("torch.distributed.distributed_c10d", watch_groups)
     _patch.install(finder)
     for name in ("horovod.keras", "horovod.tensorflow.keras"):
         finder.check_before(name, functools.partial(refuse_keras_3, name))
@@ -47,17 +47,15 @@ def _select_gpu(index: int, torch: ModuleType) -> None:
         channel.notify("warning", text, "gpu-not-selected")
 
 
-# connecting --------------------------------------------------------------------------------------
-
 #: Arguments of ``init_process_group`` after ``backend``, in order.
 _ARGUMENT_NAMES = ("init_method", "timeout", "world_size", "rank", "store")
-#: Timeout in seconds for the store to listen. Afterwards torch waits: rank 0 may be busy, or the store elsewhere.
-STORE_SECONDS = 5.0
-_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.001, 0.02
-#: The most recently destroyed process groups (see ``_watch_groups``).
+#: Timeout in seconds for the store to listen, and seconds between two attempts to connect. After the timeout torch
+#: waits: rank 0 may be busy, or the store may be on another host.
+STORE_SECONDS, _PAUSE_SECONDS = 5.0, 0.002
+#: The most recently destroyed process groups (see ``watch_groups``).
 _destroyed_groups: deque[Any] = deque(maxlen=16)
-#: The modules that have imported torch's functions by name, None before ``cache_importers`` is called.
-_importers: list[ModuleType] | None = None
+#: Whether torch's functions are replaced. A template replaces them for the ranks that are forked from it.
+_is_watched = False
 #: Whether an existing process group is reused and never destroyed (``reuse_groups``).
 _is_reusing = False
 
@@ -66,8 +64,7 @@ _is_reusing = False
 def reuse_groups() -> Iterator[None]:
     """Within this block, connect the ranks only if they are not connected yet, and never disconnect them.
 
-    This is for code of a job that runs in persistent ranks, where reconnecting takes time and can fail while another
-    rank is still disconnecting. Calls in ordinary cells are not changed.
+    This is for a job in persistent ranks: reconnecting takes time and can fail while a rank is still disconnecting.
     """
     global _is_reusing
     _is_reusing = True
@@ -77,37 +74,29 @@ def reuse_groups() -> Iterator[None]:
         _is_reusing = False
 
 
-def _find_importers(c10d: ModuleType) -> list[ModuleType]:
-    """Return the modules that have imported torch's functions by name, and the module that defines them."""
-    functions = [(name, getattr(c10d, name)) for name in ("init_process_group", "destroy_process_group")]
-    modules = [(module, getattr(module, "__dict__", {})) for module in list(sys.modules.values())]
-    return [module for module, names in modules if any(names.get(name) is function for name, function in functions)]
+def watch_groups(module: ModuleType | None = None) -> None:
+    """Replace torch's functions that connect and disconnect ranks, if torch is loaded.
 
-
-def cache_importers() -> None:
-    """Find the modules that have imported torch's functions by name; called in the process that forks ranks.
-
-    Reading a module writes to its memory (reference counts), so each forked rank would copy the memory of all modules.
+    A template calls this before it forks ranks, because reading a module writes to its memory (reference counts), so
+    each rank would copy the memory of all modules.
     """
-    global _importers
-    if (c10d := sys.modules.get("torch.distributed.distributed_c10d")) is not None:
-        _importers = _find_importers(c10d)
-
-
-def _watch_groups(c10d: ModuleType) -> None:
-    initialize: Any = c10d.init_process_group
-    destroy: Any = c10d.destroy_process_group
-    transport = os.environ.get("DISTDL_TORCH_TRANSPORT") or None
+    global _is_watched
+    c10d: Any = module or sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None or _is_watched:
+        return
+    _is_watched = True
+    initialize, destroy = c10d.init_process_group, c10d.destroy_process_group
 
     @functools.wraps(initialize)
     def connect(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
         if _is_reusing and c10d.is_initialized():
             return
+        backend = backend or os.environ.get("DISTDL_TORCH_TRANSPORT") or None
         arguments = {**dict(zip(_ARGUMENT_NAMES, args, strict=False)), **kwargs}
         with report_connect(lambda: {"backend": f"torch-{_get_transport(c10d)}", "size": c10d.get_world_size()}):
             call_hook("before the ranks connected", bind_store)
             call_hook("before the ranks connected", await_store, arguments)
-            initialize(backend or transport, *args, **kwargs)
+            initialize(backend, *args, **kwargs)
 
     @functools.wraps(destroy)
     def disconnect(group: Any = None) -> None:
@@ -119,11 +108,11 @@ def _watch_groups(c10d: ModuleType) -> None:
             destroy(group)
 
     # Other modules import the functions by name. In a rank forked from a template, they have done so already.
-    for module in _find_importers(c10d) if _importers is None else _importers:
+    for importer in list(sys.modules.values()):
         for original, wrapper in ((initialize, connect), (destroy, disconnect)):
-            name = str(original.__name__)
-            if module.__dict__.get(name) is original:
-                module.__dict__[name] = wrapper
+            names, name = getattr(importer, "__dict__", {}), str(original.__name__)
+            if names.get(name) is original:
+                names[name] = wrapper
 
 
 def _get_transport(c10d: ModuleType) -> str:
@@ -143,13 +132,11 @@ def await_store(arguments: Mapping[str, Any], environment: Mapping[str, str] = o
     only after half a second or more, so connecting here first is faster.
     """
     host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
-    is_elsewhere = arguments.get("store") is not None or arguments.get("init_method") not in (None, "env://")
-    if is_elsewhere or not port.isdigit() or not host.startswith("127.") or environment.get("RANK", "0") == "0":
-        return
-    deadline, pause = time.monotonic() + STORE_SECONDS, _PAUSE_SECONDS
-    while not _is_listening(host, int(port)) and time.monotonic() < deadline:
-        time.sleep(pause)
-        pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+    uses_environment = arguments.get("store") is None and arguments.get("init_method") in (None, "env://")
+    is_local = host.startswith("127.") and port.isdigit() and environment.get("RANK", "0") != "0"
+    deadline = time.monotonic() + STORE_SECONDS
+    while uses_environment and is_local and not _is_listening(host, int(port)) and time.monotonic() < deadline:
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _is_listening(host: str, port: int) -> bool:
@@ -160,16 +147,16 @@ def _is_listening(host: str, port: int) -> bool:
     return True
 
 
-def bind_store(environment: Mapping[str, str] = os.environ) -> None:
+def bind_store() -> None:
     """Bind the store of this rank to ``MASTER_ADDR`` if that is a loopback address.
 
     torch (2.13) listens on every interface without authentication, but accepts a socket that already listens.
     """
-    module = sys.modules.get("torch.distributed.rendezvous")
-    if module is None or not environment.get("MASTER_ADDR", "").startswith("127."):
+    module: Any = sys.modules.get("torch.distributed.rendezvous")
+    if module is None or not os.environ.get("MASTER_ADDR", "").startswith("127."):
         return
-    store_class: Callable[..., Any] = module.TCPStore
-    if hasattr(store_class, "__wrapped__"):
+    store_class = module.TCPStore
+    if hasattr(store_class, "__wrapped__"):  # from an earlier call
         return
 
     @functools.wraps(store_class, updated=())
@@ -183,17 +170,13 @@ def bind_store(environment: Mapping[str, str] = os.environ) -> None:
                     kwargs.setdefault("master_listen_fd", server.detach())
         return store_class(*args, **kwargs)
 
-    module.TCPStore = create_store  # type: ignore[attr-defined]
-
-
-# groups ------------------------------------------------------------------------------------------
+    module.TCPStore = create_store
 
 
 def get_distributed() -> Any:
     """Return ``torch.distributed`` if it has a process group, else None."""
-    distributed = sys.modules.get("torch.distributed")
-    has_group = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    return distributed if has_group else None
+    distributed: Any = sys.modules.get("torch.distributed")
+    return distributed if distributed and distributed.is_available() and distributed.is_initialized() else None
 
 
 def list_groups() -> list[Any]:
@@ -203,21 +186,19 @@ def list_groups() -> list[Any]:
 
 
 def count_operations(group: Any) -> int | None:
-    """Return the number of collective operations started in a group, None if the transport does not count them."""
+    """Return the number of operations started in a group, or None if its transport does not count them."""
     try:
         return int(group._get_sequence_number_for_group())  # noqa: SLF001
     except (RuntimeError, AttributeError):
         return None
 
 
-# disconnecting -----------------------------------------------------------------------------------
-
 #: Timeout in seconds for the other ranks to end. By then all connections are established.
 _END_SECONDS = 15.0
-#: Timeout if the ranks have communicated in all groups, so that all connections are established already. A collective
+#: The same if the ranks have communicated in all groups, so that all connections are established already. A collective
 #: operation in which another rank still waits for this rank fails when this rank exits.
-_SHORT_SECONDS = 1.0
-#: Timeout in seconds for rank 0 to wait until the others have left the store, and timeout of a response of the store.
+_CONNECTED_END_SECONDS = 1.0
+#: Timeout in seconds for rank 0 to wait until the others have left the store, and for a response of the store.
 _LEAVE_SECONDS, _RESPONSE_SECONDS = 2.0, 2.0
 
 
@@ -230,7 +211,7 @@ def leave() -> None:
 
 
 def _leave_group() -> None:
-    """Destroy the process group, if the code has not done so.
+    """Destroy the process group, if there is one.
 
     If a rank closes its connections while a peer is still opening them, the peer fails. Therefore ranks wait for each
     other, and rank 0 leaves last, because it usually hosts the store through which ranks connect.
@@ -245,8 +226,9 @@ def _leave_group() -> None:
         # A request to a store that no longer listens would print 20 lines of C++ errors.
         if rank == 0 or not hasattr(tcp_store, "port") or _is_listening(tcp_store.host, tcp_store.port):
             store.add("distdl/arrived", 1)
-            all_used = all((count_operations(group) or 0) > 0 for group in list_groups())
-            all_arrived = _wait_for_count(store, "distdl/arrived", size, _SHORT_SECONDS if all_used else _END_SECONDS)
+            is_connected = all((count_operations(group) or 0) > 0 for group in list_groups())
+            timeout = _CONNECTED_END_SECONDS if is_connected else _END_SECONDS
+            all_arrived = _wait_for_count(store, "distdl/arrived", size, timeout)
             if rank != 0:
                 store.add("distdl/left", 1)
             elif all_arrived:
@@ -257,14 +239,10 @@ def _leave_group() -> None:
 def _wait_for_count(store: Any, counter: str, count: int, timeout: float) -> bool:
     """Wait until a counter of the store has reached a number; return whether it has."""
     deadline = time.monotonic() + timeout
-    while int(store.add(counter, 0)) < count:
-        if time.monotonic() > deadline:
-            return False
+    while not (is_reached := int(store.add(counter, 0)) >= count) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return True
+    return is_reached
 
-
-# the last collective operations ------------------------------------------------------------------
 
 #: Maximum number of process groups reported per rank, and of stack frames per operation.
 _MAX_GROUPS, _MAX_FRAMES = 8, 24
@@ -279,14 +257,14 @@ def collect_operations() -> list[dict[str, Any]]:
 
     ``{"group", "operation", "number", "sizes", "dtype", "waiting", "last" (the number of the group's last operation),
     "frames" ([file, line, function], newest first)}``. Unfinished operations come first, newer ones before older ones.
-    Empty without torch, a group or a recorder. torch 2.13 records Gloo and NCCL by default, so steps need no hooks.
+    The list is empty without torch, a group or a recorder. torch 2.13 records Gloo and NCCL by default.
     """
     by_group: dict[str, list[dict[str, Any]]] = {}
     for name in ("_dump_fr_trace", "_dump_nccl_trace"):  # torch stores the operations of NCCL separately
-        dump = getattr(sys.modules.get("torch._C._distributed_c10d"), name, None)
         entries: list[dict[str, Any]] = []
-        with contextlib.suppress(Exception), _hide_inductor():  # a different build of torch
-            entries = [] if dump is None else pickle.loads(dump(*_DUMP_OPTIONS)).get("entries") or []
+        with contextlib.suppress(Exception), _hide_inductor():  # a different build of torch, or no torch
+            dump = getattr(sys.modules["torch._C._distributed_c10d"], name)
+            entries = pickle.loads(dump(*_DUMP_OPTIONS)).get("entries") or []
         for entry in entries:
             with contextlib.suppress(LookupError, TypeError, ValueError):
                 operation = _describe_operation(entry)
@@ -305,11 +283,8 @@ def _hide_inductor() -> Iterator[None]:
 
     To label frames, torch calls ``hasattr(torch, "_inductor")``, and that attribute is a lazy import.
     """
-    torch = vars(sys.modules["torch"])
-    if "torch._inductor" in sys.modules or "_inductor" in torch:
-        yield
-        return
-    torch["_inductor"] = placeholder = ModuleType("torch._inductor")
+    torch, placeholder = vars(sys.modules["torch"]), ModuleType("torch._inductor")
+    torch.setdefault("_inductor", placeholder)
     try:
         yield
     finally:
@@ -357,7 +332,7 @@ def _shut_down_horovod(shutdown: Any, *args: Any, **kwargs: Any) -> None:
 def get_running_horovod() -> Any:
     """Return ``horovod.torch`` if it is initialized, else None."""
     horovod: Any = sys.modules.get("horovod.torch")
-    return horovod if horovod is not None and horovod.is_initialized() else None
+    return horovod if horovod and horovod.is_initialized() else None
 
 
 def refuse_keras_3(module: str) -> None:
@@ -367,7 +342,7 @@ def refuse_keras_3(module: str) -> None:
     with contextlib.suppress(metadata.PackageNotFoundError):
         loaded = sys.modules.get("keras")
         version = metadata.version("keras") if loaded is None else str(getattr(loaded, "__version__", ""))
-        if version.partition(".")[0].isdigit() and int(version.partition(".")[0]) >= 3:
+        if (major := version.partition(".")[0]).isdigit() and int(major) >= 3:
             raise ImportError(
                 f"{module} of Horovod 0.28 does not average gradients under Keras 3 ({version} is installed), so each "
                 "rank would train its own model. Use import distdl_jupyter.compat.horovod.keras as hvd instead.",

@@ -1,9 +1,8 @@
 """Explains a GPU out-of-memory error with data from torch's message and ``/proc``.
 
 torch's message contains the sizes, and the other processes that the driver (NVML) lists. With ``record_gpu_memory``,
-the lines of the user's code that allocated the memory are added. Only this module uses torch's private functions for
-that (``torch.cuda.memory._record_memory_history`` and ``_snapshot``, torch 2.1 and later). Lines are omitted if torch
-does not have these functions.
+the lines of the user's code that allocated the memory are added, if torch has the private functions for that, which
+only this module uses (``torch.cuda.memory._record_memory_history`` and ``_snapshot``, torch 2.1 and later).
 
 The data is a JSON object; unknown fields are missing, and sizes are in bytes::
 
@@ -13,15 +12,15 @@ The data is a JSON object; unknown fields are missing, and sizes are in bytes::
      "processes": [{"pid", "size", "kind", "name", "user", "job", "rank"}],
      "lines": [{"label", "line", "size", "count"}]}
 
-``kind`` is submitter (the kernel that submitted the job), notebook (another kernel of this user), job (a rank of
-``job``), own (another process of this user), other (of ``user``), or hidden (for example outside the container). A line
-of the user's code has the total size and the count of the live blocks that it allocated.
+``kind`` is job (a rank of ``job``), own (another process of this user), other (of ``user``), or hidden (for example
+outside the container). A line of the user's code has the total size and the count of the live blocks it allocated.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +33,6 @@ from distdl_jupyter.worker.hooks.imports import HookFinder
 
 #: Environment variable that ``record_gpu_memory`` sets.
 RECORD_VARIABLE = "DISTDL_RECORD_GPU_MEMORY"
-#: Environment variable with the host name and process id of the process that submitted the job, usually a kernel.
-SUBMITTER_VARIABLE = "DISTDL_SUBMITTER"
 #: Maximum number of lines and of processes in the message, and the minimum share of the GPU's memory to be listed.
 _MAX_LINES, _MAX_PROCESSES, _MIN_SHARE = 3, 3, 0.01
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -55,8 +52,8 @@ _ALLOCATOR_VARIABLE = re.compile(r"PYTORCH_(?:[A-Z]+_)?ALLOC_CONF")
 _DEVICE = re.compile(r"\bGPU (\d+)[ ;]")
 #: Pattern for the status codes of CUDA libraries for a failed allocation.
 _STATUS = re.compile(r"CU[A-Z]+_STATUS_ALLOC_FAILED")
-#: Fields of a process that are empty if unknown.
-_TEXT_FIELDS = ("name", "user", "job", "rank")
+#: The fields of a process about which nothing is known.
+_HIDDEN_PROCESS = {"kind": "hidden", "name": "", "user": "", "job": "", "rank": ""}
 _DEVICE_WORDS = ("cuda", "hip ", "xpu", "mps ", "gpu", "device")
 
 #: Returns the label and line of the user's code in the frames of a memory block, or ("", 0) if no frame is the user's.
@@ -65,18 +62,18 @@ FrameLocator = Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]
 
 def watch(finder: HookFinder) -> None:
     """Record which lines allocate memory after torch is imported, if the job enables this."""
-    if os.environ.get(RECORD_VARIABLE):
-        finder.hook("torch", _start_recording)
 
-
-def _start_recording(torch: ModuleType) -> None:
-    if torch.cuda.is_available():
+    def start(torch: ModuleType) -> None:
         try:
-            record = torch.cuda.memory._record_memory_history  # noqa: SLF001
-            record(enabled="state", context="state", stacks="python")
+            if torch.cuda.is_available():
+                record = torch.cuda.memory._record_memory_history  # noqa: SLF001
+                record(enabled="state", context="state", stacks="python")
         except Exception as error:  # noqa: BLE001  a private function may change
             text = f"GPU memory is not recorded: {error!s:.200}. Update torch."
             channel.notify("warning", text, "gpu-memory-not-recorded")
+
+    if os.environ.get(RECORD_VARIABLE):
+        finder.hook("torch", start)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -107,8 +104,7 @@ def parse(text: str) -> dict[str, Any]:
     variable = _ALLOCATOR_VARIABLE.search(text)
     memory |= {"recorded": False, "variable": "PYTORCH_CUDA_ALLOC_CONF" if variable is None else variable[0]}
     memory["processes"] = [
-        {"pid": int(match["pid"]), "size": _parse_size(match), "kind": "hidden", **dict.fromkeys(_TEXT_FIELDS, "")}
-        for match in _PROCESS.finditer(text)
+        {"pid": int(match["pid"]), "size": _parse_size(match), **_HIDDEN_PROCESS} for match in _PROCESS.finditer(text)
     ]
     return memory
 
@@ -152,24 +148,20 @@ def identify_processes(memory: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _read_process(pid: int) -> dict[str, str]:
-    """Return the name, owner and kind of a process from ``/proc``, {} if it is not visible."""
+    """Return the kind, name and owner of a process from ``/proc``, or {} if it is not visible."""
     folder = Path("/proc", str(pid))
     try:
         owner = folder.stat().st_uid
         command = [part.decode(errors="replace") for part in (folder / "cmdline").read_bytes().split(b"\0") if part]
     except OSError:
         return {}
-    name = ""
-    if command:
-        # Arguments other than the script or module are omitted, because they may be secret.
-        script = next((Path(argument).name for argument in command[1:] if argument.endswith(".py")), "")
-        script = f"-m {command[2]}" if command[1:2] == ["-m"] and len(command) > 2 else script
-        name = f"{Path(command[0]).name} {script}".rstrip()
+    # Arguments other than the script or module are omitted, because they may be secret.
+    script = next((Path(argument).name for argument in command[1:] if argument.endswith(".py")), "")
+    script = f"-m {command[2]}" if command[1:2] == ["-m"] and len(command) > 2 else script
+    name = f"{Path(command[0]).name} {script}".rstrip() if command else ""
     if owner != os.getuid():
         user = str(owner)
-        with contextlib.suppress(KeyError, ImportError):
-            import pwd
-
+        with contextlib.suppress(KeyError):  # the owner has no name
             user = pwd.getpwuid(owner).pw_name
         return {"kind": "other", "name": name, "user": user}
     variables = {}
@@ -178,10 +170,7 @@ def _read_process(pid: int) -> dict[str, str]:
         variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     if job := variables.get("DISTDL_JOB_ID", ""):
         return {"kind": "job", "name": name, "job": job, "rank": variables.get("DISTDL_RANK", "")}
-    if not any("ipykernel" in argument for argument in command):
-        return {"kind": "own", "name": name}
-    is_submitter = os.environ.get(SUBMITTER_VARIABLE) == f"{os.uname().nodename}:{pid}"
-    return {"kind": "submitter" if is_submitter else "notebook", "name": name}
+    return {"kind": "own", "name": name}
 
 
 def explain(memory: Mapping[str, Any], job: str = "") -> str:
@@ -195,46 +184,43 @@ def explain(memory: Mapping[str, Any], job: str = "") -> str:
         return f"{head} This allocation alone exceeds the GPU's memory. Use a smaller batch or tensor."
     min_size = _MIN_SHARE * (total or 0)
     processes = memory.get("processes", [])[:_MAX_PROCESSES]
-    others = [_format_process(process) for process in processes if process["size"] >= min_size]
+    causes = [_format_process(process) for process in processes if process["size"] >= min_size]
     unused = memory.get("unused", 0) - memory.get("pools", 0)
     if unused > max(min_size, (requested or 0) - (free or 0)):
-        others.append(
+        causes.append(
             f"torch has reserved {_format_size(unused)} in unused blocks that are too small for this allocation. "
             f"Start the job with `--env {memory['variable']}=expandable_segments:True`."
         )
-    usage, hint, lines = "", "", memory.get("lines", [])
+    remedy, lines = "Use a smaller batch, gradient checkpointing or torch.autocast.", memory.get("lines", [])
     if memory.get("allocated") or lines:
         usage = f"Tensors on this rank use {_format_size(memory.get('allocated', 0))}"
-        if lines:
-            usage += ", mainly " + "; ".join(
-                f"{_format_size(line['size'])} from {line['label']}, line {line['line']} "
-                f"({line['count']:,} block{'s' * (line['count'] != 1)})"
-                for line in lines
-            )
-        usage += ". "
+        usages = [
+            f"{_format_size(line['size'])} from {line['label']}, line {line['line']} "
+            f"({line['count']:,} block{'s' * (line['count'] != 1)})"
+            for line in lines
+        ]
+        remedy = f"{usage}{', mainly ' * bool(usages)}{'; '.join(usages)}. {remedy}"
         if not memory["recorded"]:
             command = f"distdl rerun {job} --record-gpu-memory" if job else "--record-gpu-memory"
-            hint = f" To see which lines hold the memory, run `{command}`."
-    use_less = f"{usage}Use a smaller batch, gradient checkpointing or torch.autocast.{hint}"
-    return " ".join([head, *others, use_less])
+            remedy += f" To see which lines hold the memory, run `{command}`."
+    return " ".join([head, *causes, remedy])
 
 
 def _format_process(process: Mapping[str, Any]) -> str:
     pid, usage, user = process["pid"], f"holds {_format_size(process['size'])}", process["user"]
-    name = f"Process {pid}" + (f" ({process['name']})" if process["name"] else "")
     if process["kind"] == "job":
         job_id = process["job"].rpartition("-")[2]
         rank = f"Rank {process['rank']}" if process["rank"] else "A process"
         if process["job"] == os.environ.get("DISTDL_JOB_ID"):
             return f"{rank} of this job (process {pid}) {usage} of the same GPU: use fewer processes per node."
         return f"{rank} of your job {job_id} {usage}: wait for that job, or stop it with `distdl stop {job_id}`."
-    return {
-        "submitter": f"The kernel of your notebook (process {pid}) {usage}: restart the kernel.",
-        "notebook": f"Another notebook kernel of yours (process {pid}) {usage}: shut it down in JupyterLab.",
-        "own": f"{name} of yours {usage}: stop it with `kill {pid}`.",
-        "other": f"{name} of user {user} {usage}: ask {user}, or use another GPU.",
-        "hidden": f"{name}, which is not visible from here, {usage}: use another GPU, or check nvidia-smi.",
+    name = f"Process {pid}" + (f" ({process['name']})" if process["name"] else "")
+    owner, remedy = {
+        "own": (" of yours", f"stop it with `kill {pid}`, or restart its kernel if it is a notebook"),
+        "other": (f" of user {user}", f"ask {user}, or use another GPU"),
+        "hidden": (", which is not visible from here,", "use another GPU, or check nvidia-smi"),
     }[process["kind"]]
+    return f"{name}{owner} {usage}: {remedy}."
 
 
 def _format_size(size: int) -> str:

@@ -1,8 +1,8 @@
 """Calls hooks after modules of frameworks are imported, without importing the frameworks.
 
-A finder at the start of ``sys.meta_path`` delegates to the other finders. If hooks are registered for a module, the
-module's loader calls them after executing the module. For other modules the overhead is two dictionary lookups. A hook
-that fails sends a notice to the user and does not affect user code.
+A finder at the start of ``sys.meta_path`` delegates to the other finders. If hooks are registered for a module, its
+loader calls them after executing the module. For other modules the overhead is two dictionary lookups. A hook that
+fails sends a notice to the user and does not affect user code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 from distdl_jupyter.worker import channel
 
 AfterHook = Callable[[ModuleType], None]
-BeforeHook = Callable[[], None]
 
 
 class HookFinder:
@@ -26,7 +25,7 @@ class HookFinder:
 
     def __init__(self) -> None:
         self._after: dict[str, list[AfterHook]] = {}
-        self._before: dict[str, BeforeHook] = {}
+        self._before: dict[str, Callable[[], None]] = {}
 
     def hook(self, name: str, call: AfterHook) -> None:
         """Call ``call(module)`` after the module ``name`` is imported, or now if it is already imported."""
@@ -35,7 +34,7 @@ class HookFinder:
         else:
             self._after.setdefault(name, []).append(call)
 
-    def check_before(self, name: str, check: BeforeHook) -> None:
+    def check_before(self, name: str, check: Callable[[], None]) -> None:
         """Call ``check()`` before the module ``name`` is imported. If it raises ImportError, the import fails."""
         self._before[name] = check
 
@@ -50,10 +49,10 @@ class HookFinder:
         finders = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
         if spec is not None and spec.loader is not None:
-            call_hook(f"before the import of {name}", self._call_after, spec.loader, name)
+            call_hook(f"before the import of {name}", self._extend_loader, spec.loader, name)
         return spec
 
-    def _call_after(self, loader: Any, name: str) -> None:
+    def _extend_loader(self, loader: Any, name: str) -> None:
         """Make the loader call the hooks. Its class is not changed, because frameworks may check it."""
         execute = loader.exec_module
 
@@ -113,7 +112,7 @@ _reported_texts: set[str] = set()
 
 
 def call_hook(moment: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a hook. If it raises, send a notice and return None. ``what`` tells the user when the hook runs."""
+    """Call a hook. If it raises, send a notice and return None. ``moment`` tells the user when the hook runs."""
     try:
         return call(*arguments)
     except Exception as error:  # noqa: BLE001  a failing hook must not break user code

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from distdl_jupyter.worker.hooks import autolog
-from distdl_jupyter.worker.hooks.imports import HookFinder, Patches, call_hook, report_connect
+from distdl_jupyter.worker.hooks.imports import Patches, call_hook, report_connect
 from distdl_jupyter.worker.step_times import recorder
 
 #: Module of ``Model`` by release: Keras 3, tf_keras and Keras 2.
@@ -23,9 +23,8 @@ _CALLBACKS_INDEX = 5
 _patch = Patches()
 
 
-def watch(finder: HookFinder) -> None:
-    """Hook ``Model.fit``, and the strategy that connects TensorFlow's workers."""
-    _patch.install(finder)
+#: Hooks ``Model.fit``, and the strategy that connects TensorFlow's workers.
+watch = _patch.install
 
 
 @_patch("CollectiveAllReduceStrategy.__init__", "tensorflow.python.distribute.collective_all_reduce_strategy")
@@ -52,7 +51,7 @@ def _fit(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(existing, callbacks.CallbackList):
             existing.callbacks.append(callback)
         else:
-            items = existing if isinstance(existing, list | tuple) else [existing] if existing is not None else []
+            items = existing if isinstance(existing, list | tuple) else filter(None, [existing])
             kwargs["callbacks"] = [*items, callback]
 
     if len(args) <= _CALLBACKS_INDEX:
@@ -76,26 +75,25 @@ class _KerasCallback:
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if recorder.is_detailed:
-            recorder.record_forward()
+            recorder.record_pass(is_forward=True)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        def report(metrics: dict[str, Any]) -> None:
-            self._steps = self._epoch_start + batch + 1
-            self._reported = frozenset(metrics)
+        def report() -> None:
+            metrics, params = dict(logs or {}), self.params or {}
+            self._steps, self._reported = self._epoch_start + batch + 1, frozenset(metrics)
             autolog.report_metrics("keras", self._steps, metrics)
-            steps, epochs = (self.params or {}).get("steps"), (self.params or {}).get("epochs")
-            if steps and epochs:
+            if (steps := params.get("steps")) and (epochs := params.get("epochs")):
                 autolog.report_progress(self._steps, steps * epochs, "steps")
 
         recorder.record_step()
-        call_hook("in Model.fit", report, dict(logs or {}))
+        call_hook("in Model.fit", report)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        def report(metrics: dict[str, Any]) -> None:
-            autolog.report_metrics("keras", self._steps, metrics)
-            epochs = (self.params or {}).get("epochs")
-            if epochs and not (self.params or {}).get("steps"):
+        def report() -> None:
+            metrics, params = dict(logs or {}), self.params or {}
+            new_metrics = {name: value for name, value in metrics.items() if name not in self._reported}
+            autolog.report_metrics("keras", self._steps, new_metrics)
+            if not params.get("steps") and (epochs := params.get("epochs")):
                 autolog.report_progress(epoch + 1, epochs, "epochs")
 
-        metrics = {name: value for name, value in (logs or {}).items() if name not in self._reported}
-        call_hook("in Model.fit", report, metrics)
+        call_hook("in Model.fit", report)

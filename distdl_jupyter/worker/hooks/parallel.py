@@ -31,11 +31,11 @@ def watch(finder: HookFinder) -> None:
     if interval.isdigit() and int(interval):
         steps.count_step = _WeightChecker(finder, int(interval)).count_step
     if backend in _REMEDIES and not os.environ.get("DISTDL_CHECK"):
-        steps.add_listener(_CommunicationChecker(_REMEDIES[backend]).check_step)
+        steps.listeners.append(_CommunicationChecker(_REMEDIES[backend]).check_step)
 
 
 def _get_size() -> int:
-    size = os.environ.get("DISTDL_WORLD_SIZE", "1")
+    size = os.environ.get("DISTDL_WORLD_SIZE", "")
     return int(size) if size.isdigit() else 1
 
 
@@ -70,26 +70,23 @@ def explain_unused(error: BaseException, _views: Sequence[View]) -> str:
             f"{missing}, because requires_grad was set to False after DistributedDataParallel had "
             "wrapped the model. Set it before wrapping the model."
         )
-    if model.static_graph:
-        return (
-            f"{missing}, but did in step 1, and static_graph=True needs the same parameters in each "
-            "step. Pass find_unused_parameters=True instead of it to DistributedDataParallel."
-        )
     if model.find_unused_parameters:
         return f"{missing}, because the loss does not use all outputs of the model. Return only the outputs it uses."
     setting = "find_unused_parameters=True to DistributedDataParallel"
     if "transformers.trainer" in sys.modules:
         setting = "ddp_find_unused_parameters=True to TrainingArguments"
+    if model.static_graph:
+        setting += " instead of static_graph=True"
     return f"{missing}. Pass {setting}, or add 0 * sum(p.sum() for p in model.parameters()) to the loss."
 
 
 # weights that differ -----------------------------------------------------------------------------
 #
 # Each rank periodically reports a checksum of its weights, so that the supervisor detects ranks with different weights.
-# The checksum covers only parameters that DistributedDataParallel or Horovod's optimizer keeps equal. After an
-# all-reduce all ranks have the same bits, and the same optimizer step gives the same bits on the same type of processor
-# (part of the report). The checksum excludes weights that are sharded (FSDP, ZeRO, tensor or pipeline parallel), that
-# may differ between two averages (local SGD, steps inside ``no_sync()``, Adasum), or that are not averaged.
+# It covers the parameters that DistributedDataParallel or Horovod's optimizer keeps equal: after an all-reduce, all
+# ranks have the same bits, and the same step gives the same bits on the same type of processor (part of the report).
+# It excludes weights that are sharded (FSDP, ZeRO, tensor or pipeline parallel), that may differ between two averages
+# (local SGD, steps inside ``no_sync()``, Adasum), or that are not averaged.
 
 #: Environment variable with the number of steps between two checks, 0 for none. The first checks are at 1, 2, 4, ...
 INTERVAL_VARIABLE = "DISTDL_WEIGHT_CHECK"
@@ -108,7 +105,7 @@ class _OptimizerState:
     due: int = 1
     #: The training step that was counted last. Horovod's ``step`` calls that of the optimizer, which is the same step.
     last_step: int = -1
-    #: The parameters that are equal on all ranks, None if not determined yet.
+    #: The parameters that are equal on all ranks, or None if they are not determined yet.
     parameters: list[Any] | None = None
 
 
@@ -116,7 +113,7 @@ class _WeightChecker:
     """Counts the steps of each optimizer and reports checksums of its weights."""
 
     def __init__(self, finder: HookFinder, interval: int) -> None:
-        self._every = interval
+        self._interval = interval
         self._optimizers: weakref.WeakKeyDictionary[Any, _OptimizerState] = weakref.WeakKeyDictionary()
         #: The DistributedDataParallel models of this process.
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -140,7 +137,9 @@ class _WeightChecker:
         state.steps += 1
         if state.steps < state.due:
             return
-        state.due = min(2 * state.steps, self._every) if state.steps < self._every else state.steps + self._every
+        state.due = (
+            min(2 * state.steps, self._interval) if state.steps < self._interval else state.steps + self._interval
+        )
         try:
             if state.parameters is None:
                 state.parameters = self._find_equal_parameters(optimizer)
@@ -181,7 +180,7 @@ def list_parameters(optimizer: Any) -> list[Any]:
 
 
 def find_sharding(parameters: Iterable[Any]) -> str:
-    """Return the library that shards the weights across ranks, "" if each rank has all weights."""
+    """Return the library that shards the weights across ranks, or "" if each rank has all weights."""
     for parameter in parameters:
         is_flat = type(parameter).__name__ == "FlatParameter" or hasattr(parameter, "_is_flat_param")
         if is_flat or hasattr(parameter, "placements") or hasattr(parameter.data, "placements"):
@@ -258,9 +257,9 @@ class _CommunicationChecker:
         horovod, rpc = distributed.get_running_horovod(), sys.modules.get("torch.distributed.rpc.api")
         uses_horovod = horovod is not None and horovod.size() > 1
         # The number of operations is None if the transport does not count them.
-        is_used = any(distributed.count_operations(group) != 0 for group in groups)
-        is_used = is_used or (uses_horovod and recorder.has_waited)
-        if is_used or (rpc is not None and rpc._is_current_rpc_agent_set()):  # noqa: SLF001
+        has_communicated = any(distributed.count_operations(group) != 0 for group in groups)
+        has_communicated = has_communicated or (uses_horovod and recorder.has_waited)
+        if has_communicated or (rpc is not None and rpc._is_current_rpc_agent_set()):  # noqa: SLF001
             return
         reason = f"after {count} optimizer steps there is no process group with more than one rank"
         if groups or uses_horovod:

@@ -1,10 +1,9 @@
 """Records some training steps of this rank with torch's profiler, when a user requests it while the job runs.
 
 * A request is a file ``rank-N.profile`` in the folder of the rank's named pipes, written by the node's agent
-  (``node.run_dir``). The rank polls for it after optimizer steps, at most ten times per second. Requests expire.
+  (``node.run_dir``). The rank polls for it after optimizer steps.
 * The rank reports the number and duration of its last step (``armed``). The supervisor chooses the step at which all
   ranks begin to record, and adds it to the file as ``start``.
-* Steps are those of ``step_times``. If several optimizers step after one backward pass, the first ends the step.
 * A thread writes the files while training continues: torch's Chrome trace, ``rank-N.json.gz``, and a summary,
   ``rank-N.json``::
 
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.worker import channel, stacks
-from distdl_jupyter.worker.hooks import distributed, steps
+from distdl_jupyter.worker.hooks import steps
 from distdl_jupyter.worker.hooks.imports import HookFinder
 from distdl_jupyter.worker.identity import Identity
 from distdl_jupyter.worker.step_times import now, recorder
@@ -41,10 +40,7 @@ _MAX_REQUEST_SECONDS = 45.0
 _SAVE_SECONDS = 60.0
 #: Maximum number of operators in a summary. Those with the most self time are listed.
 _MAX_OPERATORS = 300
-_COMMUNICATION_PREFIXES = (
-    *("gloo:", "horovod:", "nccl:", "c10d::", "ncclDevKernel", "ncclKernel", "mpi:", "ucc:", "xccl:"),
-    "_c10d_functional::",
-)
+_COMMUNICATION_PREFIXES = ("gloo:", "nccl", "c10d::", "_c10d_functional::", "mpi:", "ucc:", "xccl:")
 
 
 class RankProfiler:
@@ -88,7 +84,7 @@ class RankProfiler:
             self._fail(error)
 
     def _poll(self, path: Path, moment: int) -> None:
-        """Read the request if a poll is due, and start recording at its step."""
+        """Read the request if a poll is due, and start to record at its step."""
         if moment >= self._next_poll and (self._save_thread is None or not self._save_thread.is_alive()):
             self._next_poll = moment + _POLL_NS
             previous, self._request = self._request, _read_request(path, self._number)
@@ -103,8 +99,6 @@ class RankProfiler:
         self._report("recording", step=0)
         self._profiler = profiler.profile()  # CPU, and GPU if available
         self._profiler.start()
-        if distributed.get_running_horovod() is not None:  # torch's profiler does not record its operations
-            steps.annotate_wait = profiler.record_function("horovod:synchronize")
         self._first, self._begin = self._step + 1, now()
         self._next_report = self._begin + _REPORT_NS
 
@@ -117,13 +111,13 @@ class RankProfiler:
             self._report("failed", text="The training ended before a step was recorded.")
             return
         self._report("saving", step=step_count)
-        seconds = (self._last_end - self._begin) / 1e9
         summary = {"rank": identity.rank, "host": identity.host, "first": self._first, "steps": step_count}
+        summary["seconds"] = (self._last_end - self._begin) / 1e9
         path = identity.folder / PROFILES_FOLDER / str(self._number) / f"rank-{identity.rank}.json"
 
         def write() -> None:
             try:
-                _write(path, profiler, summary | {"seconds": seconds})
+                _write(path, profiler, summary)
                 self._report("done", step=step_count)
             except Exception as error:  # noqa: BLE001  the training continues
                 reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error!s:.200}"
@@ -131,12 +125,6 @@ class RankProfiler:
 
         self._save_thread = threading.Thread(target=write, name="distdl-profile")
         self._save_thread.start()
-
-    def _complete(self) -> None:
-        if self._request is not None:
-            self._number = self._request["number"]
-        self._profiler = self._request = steps.annotate_wait = None
-        recorder.measure_all(is_on=False)
 
     def _fail(self, error: Exception) -> None:
         if self._request is None:
@@ -147,6 +135,12 @@ class RankProfiler:
         self._complete()
         self._report("failed", text=f"{type(error).__name__}: {error!s:.200}")
 
+    def _complete(self) -> None:
+        if self._request is not None:
+            self._number = self._request["number"]
+        self._profiler = self._request = None
+        recorder.measure_all(is_on=False)
+
     def _report(self, status: str, **fields: Any) -> None:
         number = self._number if self._request is None else self._request["number"]
         channel.send("profile", number=number, status=status, **fields)
@@ -156,21 +150,20 @@ class RankProfiler:
         if self._profiler is not None:
             try:
                 self._save()
-            except Exception as error:  # noqa: BLE001  see ``stepped``
+            except Exception as error:  # noqa: BLE001  our failure must not become the user's
                 self._fail(error)
         if self._save_thread is not None:
             self._save_thread.join(_SAVE_SECONDS)
 
 
 def _read_request(path: Path, last_number: int) -> dict[str, Any] | None:
-    """Return the request in a file, None if it is missing, invalid or expired, or not newer than number ``last``."""
-    try:
-        request = json.loads(path.read_bytes())
+    """Return the request in a file, or None if it is missing, invalid, expired or not newer than ``last_number``."""
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        request: dict[str, Any] = json.loads(path.read_bytes())
         is_recent = time.time() - path.stat().st_mtime <= _MAX_REQUEST_SECONDS
-        is_valid = is_recent and request["number"] > last_number and type(request["steps"]) is int
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    return request if is_valid else None
+        if is_recent and request["number"] > last_number and type(request["steps"]) is int:
+            return request
+    return None
 
 
 def _write(path: Path, profiler: Any, summary: dict[str, Any]) -> None:
@@ -179,15 +172,14 @@ def _write(path: Path, profiler: Any, summary: dict[str, Any]) -> None:
     profiler.export_chrome_trace(f"{path}.gz")
     rows = []
     for event in profiler.key_averages():
-        on_gpu, is_annotation = event.device_type.name != "CPU", getattr(event, "is_user_annotation", False)
-        if on_gpu and is_annotation:
-            continue
-        kind = "gpu" if on_gpu else "python" if is_annotation else "compute"
-        # torch does not compute a self time for events that end in another thread, such as Gloo's operations.
-        on_cpu = event.cpu_time_total if event.is_async else event.self_cpu_time_total
-        microseconds = event.self_device_time_total if on_gpu else on_cpu
+        is_gpu, is_annotation = event.device_type.name != "CPU", getattr(event, "is_user_annotation", False)
+        kind = "gpu" if is_gpu else "python" if is_annotation else "compute"
         kind = "communication" if event.key.startswith(_COMMUNICATION_PREFIXES) else kind
-        rows.append([event.key, kind, event.count, round(microseconds, 3)])
+        # torch does not compute a self time for events that end in another thread, such as Gloo's operations.
+        cpu_time = event.cpu_time_total if event.is_async else event.self_cpu_time_total
+        microseconds = event.self_device_time_total if is_gpu else cpu_time
+        if not (is_gpu and is_annotation):
+            rows.append([event.key, kind, event.count, round(microseconds, 3)])
     operators = sorted(rows, key=lambda row: -row[3])[:_MAX_OPERATORS]
     summary |= {"operators": operators, "gpu": any(row[1] == "gpu" for row in rows)}
     path.write_text(json.dumps(summary), encoding="utf-8")
@@ -199,7 +191,7 @@ profiler = RankProfiler()
 
 def watch(_finder: HookFinder) -> None:
     """Poll for requests after each measured step."""
-    steps.add_listener(profiler.handle_step)
+    steps.listeners.append(profiler.handle_step)
 
 
 # A process that training code forks is not a rank.

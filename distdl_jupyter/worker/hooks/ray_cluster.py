@@ -83,12 +83,10 @@ def join_cluster(variable: str) -> Iterator[bool]:
     with contextlib.suppress(FileExistsError):  # another node on this machine has created it
         os.mkfifo(folder / "alive", 0o600)
     pipe = os.open(folder / "alive", os.O_RDWR | os.O_CLOEXEC)
-    ray = _RayNode(node, folder)
     try:
-        with (_run_head if is_head else _run_worker)(ray, node, size):
+        with (_run_head if is_head else _run_worker)(node, folder, size):
             yield not is_head
     finally:
-        ray.stop()
         os.close(pipe)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -99,12 +97,16 @@ def _derive(purpose: str) -> str:
 
 
 @contextlib.contextmanager
-def _run_head(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
+def _run_head(node: dict[str, Any], folder: Path, size: int) -> Iterator[None]:
     """Start the head, and yield when all nodes have joined."""
     gcs_port, client_port, join_port = node["ports"]
     ports = f"--port={gcs_port}", f"--ray-client-server-port={client_port}"
-    ray.start("--head", *ports, "--no-monitor", "--include-dashboard=false", f"--temp-dir={ray.folder}")
-    with socket.create_server((node["address"], join_port), backlog=size) as listener, contextlib.ExitStack() as nodes:
+    options = ("--head", *ports, "--no-monitor", "--include-dashboard=false", f"--temp-dir={folder}")
+    with (
+        _run_ray(node, folder, *options),
+        socket.create_server((node["address"], join_port), backlog=size) as listener,
+        contextlib.ExitStack() as nodes,
+    ):
         listener.settimeout(JOIN_SECONDS)
         joined_count = 1
         while joined_count < size:
@@ -113,11 +115,12 @@ def _run_head(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
             except TimeoutError:
                 raise ConnectionError(f"Not all nodes joined Ray within {JOIN_SECONDS:g} s.") from None
             connection.settimeout(_HELLO_SECONDS)
+            has_joined = False
             with contextlib.suppress(OSError), connection.makefile("r", errors="replace") as lines:
-                if lines.readline(100) == f"{_derive('join')}\n":
-                    joined_count += 1
-                    continue
-            connection.close()
+                has_joined = lines.readline(100) == f"{_derive('join')}\n"
+            joined_count += has_joined
+            if not has_joined:
+                connection.close()
         channel.send("ready", backend="ray", size=size)
         try:
             yield
@@ -126,13 +129,13 @@ def _run_head(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _run_worker(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
+def _run_worker(node: dict[str, Any], folder: Path, size: int) -> Iterator[None]:
     """Join the head and contribute this machine until rank 0 has exited."""
     _connect(node).close()  # succeeds when the head is up
     # If nodes share a machine and its folder, only one reads the output of tasks, so that it is not printed twice.
     options = ("--include-log-monitor=false",) if node["shares_machine"] else ()
-    process = ray.start(f"--address={node['address']}:{node['ports'][0]}", *options)
-    with _connect(node) as connection:
+    address = f"--address={node['address']}:{node['ports'][0]}"
+    with _run_ray(node, folder, address, *options) as process, _connect(node) as connection:
         connection.sendall(f"{_derive('join')}\n".encode())
         channel.send("ready", backend="ray", size=size)
         while not select.select([connection], [], [], _POLL_SECONDS)[0]:  # readable at the end of rank 0
@@ -166,54 +169,49 @@ class RayStartError(RuntimeError):
     """Ray did not start on this node, or exited before the job."""
 
 
-class _RayNode:
-    """The Ray processes on this machine. ``folder`` is private to the job."""
-
-    def __init__(self, node: dict[str, Any], folder: Path) -> None:
-        ports = (f"--{name}={port}" for name, port in zip(_PORTS, node["own_ports"], strict=True))
-        self._arguments = (f"--node-ip-address={node['own_address']}", f"--num-cpus={node['cpus']}", *ports, "--block")
-        self.folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start Ray, wait until it is up, and return its first process. Raises RayStartError."""
-        host = os.uname().nodename
-        if not has_authentication(version := metadata.version("ray")):
-            raise RayStartError(f"Ray {version} on {host} has no authentication. Install 2.52 or later there.")
-        env = {name: value for name, value in os.environ.items() if name not in _RANK_VARS + _CLUSTER_VARS} | _SETTINGS
-        command = (sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *arguments, *self._arguments)
-        output = ""
-        for attempt in range(_MAX_ATTEMPTS):
-            log = self.folder / f"start-{os.getpid()}-{attempt}.log"
-            with log.open("wb") as file:
-                self._process = process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=env, start_new_session=True
-                )
+@contextlib.contextmanager
+def _run_ray(node: dict[str, Any], folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start Ray on this machine, and yield its first process when it is up. Raises RayStartError."""
+    host = os.uname().nodename
+    if not has_authentication(version := metadata.version("ray")):
+        raise RayStartError(f"Ray {version} on {host} has no authentication. Install 2.52 or later there.")
+    env = {name: value for name, value in os.environ.items() if name not in _RANK_VARS + _CLUSTER_VARS} | _SETTINGS
+    ports = (f"--{name}={port}" for name, port in zip(_PORTS, node["own_ports"], strict=True))
+    options = (f"--node-ip-address={node['own_address']}", f"--num-cpus={node['cpus']}", *ports, "--block")
+    command = (sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *arguments, *options)
+    output = ""
+    for attempt in range(_MAX_ATTEMPTS):
+        log = folder / f"start-{os.getpid()}-{attempt}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=env, start_new_session=True
+            )
+        try:
             deadline = time.monotonic() + _START_SECONDS
             while process.poll() is None and time.monotonic() < deadline:
                 if _READY_TEXT in log.read_text(encoding="utf-8", errors="replace"):
-                    return process
+                    yield process
+                    return
                 time.sleep(0.1)
-            self.stop()
-            output = log.read_text(encoding="utf-8", errors="replace")
-        raise RayStartError("\n".join((f"Ray did not start on {host}. Its last output:", *output.splitlines()[-8:])))
+        finally:
+            _stop_ray(process)
+        output = log.read_text(encoding="utf-8", errors="replace")
+    raise RayStartError("\n".join((f"Ray did not start on {host}. Its last output:", *output.splitlines()[-8:])))
 
-    def stop(self) -> None:
-        """Stop Ray and everything in its session, in which Ray may start each worker in a separate process group."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_SECONDS)
-        deadline = time.monotonic() + _KILL_SECONDS
-        pids = [process.pid]
-        while pids and time.monotonic() < deadline:
-            pids.clear()
-            for file in Path("/proc").glob("[0-9]*/stat"):
-                with contextlib.suppress(OSError):
-                    state, _parent, _group, session = file.read_text(errors="replace").rpartition(")")[2].split()[:4]
-                    if int(session) == process.pid and state != "Z":
-                        pids.append(int(file.parent.name))
-                        os.kill(pids[-1], signal.SIGKILL)
-            time.sleep(0.02)
+
+def _stop_ray(process: subprocess.Popen[bytes]) -> None:
+    """Stop Ray and everything in its session, in which Ray may start each worker in a separate process group."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_STOP_SECONDS)
+    deadline = time.monotonic() + _KILL_SECONDS
+    pids = [process.pid]
+    while pids and time.monotonic() < deadline:
+        pids.clear()
+        for file in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                state, _parent, _group, session = file.read_text(errors="replace").rpartition(")")[2].split()[:4]
+                if int(session) == process.pid and state != "Z":
+                    pids.append(int(file.parent.name))
+                    os.kill(pids[-1], signal.SIGKILL)
+        time.sleep(0.02)

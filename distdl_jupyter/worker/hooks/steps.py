@@ -2,16 +2,15 @@
 
 * A step ends with ``torch.optim.Optimizer.step``. Waits for batches are measured in the iterator of ``DataLoader``.
 * DistributedDataParallel waits for its all-reduces in a callback at the end of the backward pass. A hook on the loss
-  queues our callback before it, which records when this rank has finished its part (``Engine::queue_callback``
-  preserves the order).
+  queues our callback before it, which records when this rank has finished its part (torch preserves the order).
 * Python code waits for collective operations in ``Work.wait``, and Horovod's optimizer in ``synchronize``.
 
-The hooks do not affect torch's compiler: it does not start at these functions, and when it traces a call of one, the
-function only calls the original. A rank reports when it compiles, because it may report nothing else for many minutes.
+torch's compiler does not start at the hooks, and when it traces a call of one, the hook only calls the original. A rank
+reports when it compiles, because it may report nothing else for many minutes.
 
-It uses these private names of torch: ``_BaseDataLoaderIter``, ``_pre_forward`` and
-``_sync_buffers`` of DistributedDataParallel, ``_execution_engine``, ``torch._dynamo.callback`` and ``eval_frame``. If a
-version of torch does not have one of them, a notice says so and the hooks that do not need it still work.
+Private names of torch: ``_BaseDataLoaderIter``, ``_pre_forward`` and ``_sync_buffers`` of DistributedDataParallel,
+``_execution_engine``, ``torch._dynamo.callback`` and ``eval_frame``. If a version of torch does not have one of them, a
+notice says so and the hooks that do not need it still work.
 """
 
 from __future__ import annotations
@@ -62,6 +61,7 @@ def watch(finder: HookFinder) -> None:
     finder.hook("torch.nn.parallel.distributed", _watch_parallel)
     finder.hook("torch.distributed.distributed_c10d", lambda module: _time_method(module.Work, "wait"))
     finder.hook("torch._dynamo.eval_frame", _skip_codes)
+    finder.hook("torch.compiler", _watch_compiler)
     finder.hook("torch.compiler", _watch_compiler)
     finder.hook("torch._dynamo.callback", _watch_compilations)
     finder.hook("horovod.torch.mpi_ops", _watch_synchronize)
@@ -136,9 +136,6 @@ def _skip_codes(compiler: ModuleType) -> None:
             compiler.skip_code(code)
 
 
-# waits -------------------------------------------------------------------------------------------
-
-
 def _time_calls(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a wrapper that records each call as a wait for other ranks, except nested calls."""
 
@@ -152,9 +149,11 @@ def _time_calls(original: Callable[..., Any]) -> Callable[..., Any]:
                 recorder.blocked_time += now() - begin
         if _thread_state.wait:
             return original(*args, **kwargs)
-        _thread_state.wait, begin = True, recorder.begin_part("wait")
+        _thread_state.wait, begin = True, now()
+        if recorder.gpu is not None:
+            recorder.mark_part("wait", begin)
         try:
-            return (original if annotate_wait is None else annotate_wait(original))(*args, **kwargs)
+            return original(*args, **kwargs)
         finally:
             _thread_state.wait = False
             recorder.record_wait(begin)
@@ -181,16 +180,15 @@ def _watch_horovod(module: ModuleType) -> None:
         _time_method(getattr(module, name, None), "synchronize")
 
 
-# batches and passes ------------------------------------------------------------------------------
-
-
 def _watch_loaders(module: ModuleType) -> None:
     def timed(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def fetch(self: Any) -> Any:
             if not recorder.is_detailed or _thread_state.wait:
                 return original(self)
-            _thread_state.wait, begin, batch = True, recorder.begin_part("data"), None
+            _thread_state.wait, begin, batch = True, now(), None
+            if recorder.gpu is not None:
+                recorder.mark_part("data", begin)
             try:
                 batch = original(self)
                 return batch
@@ -206,14 +204,12 @@ def _watch_loaders(module: ModuleType) -> None:
 
 
 def _count_samples(batch: Any) -> int:
-    """Return the size of the first dimension of the first tensor in a batch, 0 if there is none."""
-    try:
+    """Return the size of the first dimension of the first tensor in a batch, or 0 if there is none."""
+    with contextlib.suppress(Exception):  # a batch may be anything
         for _ in range(_MAX_DEPTH):
             if (shape := getattr(batch, "shape", None)) is not None:
                 return int(shape[0]) if len(shape) else 0
             batch = next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]
-    except Exception:  # noqa: BLE001  a batch may be anything
-        return 0
     return 0
 
 
@@ -227,7 +223,7 @@ def _watch_parallel(module: ModuleType) -> None:
     @functools.wraps(begin_forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_compiling() and recorder.is_detailed and torch.is_grad_enabled():
-            recorder.record_forward()
+            recorder.record_pass(is_forward=True)
         return begin_forward(self, *args, **kwargs)
 
     @functools.wraps(sync_buffers)
@@ -245,7 +241,7 @@ def _watch_backward(autograd: ModuleType) -> None:
     def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if _is_compiling():
             return backward(tensors, *args, **kwargs)
-        if recorder.is_detailed:
+        if recorder.is_detailed and recorder.is_enabled:
             return _measure_backward(backward, tensors, *args, **kwargs)
         recorder.has_backward, begin = True, now()
         try:
@@ -261,10 +257,10 @@ def _measure_backward(backward: Callable[..., Any], tensors: Any, *args: Any, **
 
     The pass starts at ``tensors``, a tensor or a sequence. On a GPU it runs in another thread.
     """
-    if not recorder.is_enabled or _thread_state.backward:
+    if _thread_state.backward:
         return backward(tensors, *args, **kwargs)
     recorder.can_skip = True
-    recorder.record_backward()
+    recorder.record_pass(is_forward=False)
     begin, thread, handle = now(), threading.get_ident(), None
 
     def arrived() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from typing import Any
@@ -11,21 +12,17 @@ ARRAY_LIBRARIES = ("torch", "numpy", "tensorflow", "keras", "jax", "jaxlib", "pa
 
 
 def get_shape(value: Any) -> tuple[int, ...] | None:
-    """Return the shape of an array or tensor of a known library, None for another value."""
-    if not any(str(getattr(base, "__module__", "")).split(".")[0] in ARRAY_LIBRARIES for base in type(value).__mro__):
-        return None
-    try:
-        return tuple(int(size) for size in value.shape)
-    except Exception:  # noqa: BLE001  the library's attribute can raise anything
-        return None
+    """Return the shape of an array or tensor of a known library, or None for another value."""
+    libraries = {str(getattr(base, "__module__", "")).partition(".")[0] for base in type(value).__mro__}
+    with contextlib.suppress(Exception):  # the library's attribute can raise anything
+        return None if libraries.isdisjoint(ARRAY_LIBRARIES) else tuple(int(size) for size in value.shape)
+    return None
 
 
 def count_parameters(value: Any) -> int | None:
-    """Return the number of parameters of a torch module, None for another value."""
-    module = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
-    if module is None or not isinstance(value, module):
-        return None
-    return sum(int(math.prod(parameter.shape)) for parameter in value.parameters())
+    """Return the number of parameters of a torch module, or None for another value."""
+    module: Any = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", ())
+    return sum(math.prod(parameter.shape) for parameter in value.parameters()) if isinstance(value, module) else None
 
 
 def is_on_gpu(value: Any) -> bool:
@@ -43,9 +40,8 @@ def to_own_gpu(tensor: Any) -> Any:
     """Move a tensor that was on a GPU to the rank's GPU, if there is one. Called in a rank."""
     import torch
 
-    if not torch.cuda.is_available():
-        return tensor
-    return tensor.detach().cuda().requires_grad_(tensor.requires_grad)
+    is_available = torch.cuda.is_available()
+    return tensor.detach().cuda().requires_grad_(tensor.requires_grad) if is_available else tensor
 
 
 def record_cuda_event(device: Any) -> Any:

@@ -22,7 +22,7 @@ from typing import Any
 from distdl_jupyter import permissions
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.hooks import autolog
-from distdl_jupyter.worker.hooks.imports import HookFinder, Patches, call_hook
+from distdl_jupyter.worker.hooks.imports import Patches, call_hook
 
 #: Names of the packages that contain Lightning.
 LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
@@ -33,27 +33,19 @@ _losses: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 _patch = Patches()
 
 
-def watch(finder: HookFinder) -> None:
-    """Hook the trainers when they are imported."""
-    _patch.install(finder)
+#: Hooks the trainers when they are imported.
+watch = _patch.install
 
 
-def _add_callback(callbacks: list[Any], reports: type, base: type) -> None:
-    if not any(isinstance(callback, reports) for callback in callbacks):
-        callbacks.append(type("JobMetrics", (reports, base), {})())
+def _add_callback(callbacks: list[Any], methods: type, base: type) -> None:
+    if not any(isinstance(callback, methods) for callback in callbacks):
+        callbacks.append(type("JobMetrics", (methods, base), {})())
 
 
-def _add_loss(engine: Any, loss: Any) -> None:
-    _losses.setdefault(engine, []).append(loss.detach())
-
-
-def _take_loss(engine: Any) -> dict[str, Any]:
-    """Return the mean of the losses as a metric ({} if none) and clear them."""
+def _pop_loss(engine: Any) -> dict[str, Any]:
+    """Return the mean of the losses as a metric, or {} if there are none, and clear them."""
     losses = _losses.pop(engine, [])
     return {"loss": sum(losses) / len(losses)} if losses else {}
-
-
-# Lightning ---------------------------------------------------------------------------------------
 
 
 @_patch("Trainer.fit", *(f"{package}.trainer.trainer" for package in LIGHTNING))
@@ -72,12 +64,12 @@ def _fit(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     *(f"{package}.trainer.connectors.logger_connector.logger_connector" for package in LIGHTNING),
 )
 def _log_metrics(original: Any, self: Any, metrics: dict[str, Any], step: int | None = None) -> Any:
-    def offer() -> None:
+    def report() -> None:
         number = step if step is not None else metrics.get("step", _get_lightning_step(self.trainer))
         values = {name: value for name, value in metrics.items() if name not in _NON_METRICS}
         autolog.report_metrics("lightning", int(number), values)
 
-    call_hook("in Lightning's logging", offer)
+    call_hook("in Lightning's logging", report)
     with autolog.silenced_writers():
         return original(self, metrics, step)
 
@@ -102,9 +94,6 @@ class _LightningCallback:
                 autolog.report_progress(trainer.current_epoch * batches + batch_idx + 1, epochs * batches, "batches")
 
         call_hook("in Trainer.fit", report)
-
-
-# Transformers ------------------------------------------------------------------------------------
 
 
 @_patch("Trainer.train", "transformers.trainer")
@@ -143,16 +132,16 @@ _steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 @_patch("Accelerator.backward", "accelerate.accelerator")
 def _accelerate_backward(original: Any, self: Any, loss: Any, **kwargs: Any) -> Any:
-    def offer() -> None:
-        _add_loss(self, loss)
+    def report() -> None:
+        _losses.setdefault(self, []).append(loss.detach())
         if self.sync_gradients:
             _steps[self] = _steps.get(self, 0) + 1
-            autolog.report_metrics("accelerate", _steps[self], _take_loss(self))
+            autolog.report_metrics("accelerate", _steps[self], _pop_loss(self))
 
     with autolog.silenced_engines() as is_outermost:
         result = original(self, loss, **kwargs)
     if is_outermost:
-        call_hook("in Accelerator.backward", offer)
+        call_hook("in Accelerator.backward", report)
     return result
 
 
@@ -165,8 +154,6 @@ def _accelerate_log(
     with autolog.silenced_writers():  # its trackers write the same values
         return original(self, values, step, *args, **kwargs)
 
-
-# DeepSpeed ---------------------------------------------------------------------------------------
 
 #: Environment variable with the job's DeepSpeed config as JSON (``backends.deepspeed``).
 _CONFIG_VARIABLE = "DISTDL_DEEPSPEED_CONFIG"
@@ -188,22 +175,22 @@ def _initialize(original: Any, args: Any = None, *positional: Any, **kwargs: Any
 @_patch("DeepSpeedEngine.backward", "deepspeed.runtime.engine")
 def _deepspeed_backward(original: Any, self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
     if not autolog.silenced_engines.is_active:
-        call_hook("in DeepSpeed's backward", _add_loss, self, loss)
+        call_hook("in DeepSpeed's backward", lambda: _losses.setdefault(self, []).append(loss.detach()))
     return original(self, loss, *args, **kwargs)
 
 
 @_patch("DeepSpeedEngine.step", "deepspeed.runtime.engine")
 def _deepspeed_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    def offer() -> None:
+    def report() -> None:
         rates = self.get_lr()
-        autolog.report_metrics("deepspeed", self.global_steps, _take_loss(self) | ({"lr": rates[0]} if rates else {}))
+        autolog.report_metrics("deepspeed", self.global_steps, _pop_loss(self) | ({"lr": rates[0]} if rates else {}))
 
     steps_before = self.global_steps
     try:
         return original(self, *args, **kwargs)
     finally:
         if self.global_steps > steps_before and not autolog.silenced_engines.is_active:
-            call_hook("in DeepSpeed's step", offer)
+            call_hook("in DeepSpeed's step", report)
 
 
 @_patch("OpBuilder.jit_load", "deepspeed.ops.op_builder.builder")
@@ -212,7 +199,7 @@ def _build_operator(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
     torch guards a build with a file named ``lock``. If a rank is killed during a build, the file remains and all later
     processes wait forever (``torch.utils.file_baton``). So builds use a separate folder with a lock that the operating
-    system releases when the process exits. The holder of this lock removes the ``lock`` files: they are stale.
+    system releases when the process exits. The holder of this lock removes the stale ``lock`` files.
     """
     if shutil.which("ninja") is None:
         os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
@@ -229,14 +216,12 @@ def _build_operator(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     with (folder / "building").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for stale_lock in folder.glob("*/lock"):
-            stale_lock.unlink()  # left by a killed process
+            stale_lock.unlink()
         if not any((folder / str(self.name)).glob("*.so")):
             text = f"DeepSpeed is compiling {self.name}, which happens once per machine and takes about a minute."
             channel.notify("info", text)
         return original(self, *args, **kwargs)
 
-
-# Ray Train ---------------------------------------------------------------------------------------
 
 #: Timeout in seconds for a report, after which the thread checks whether training has ended.
 _WAIT_SECONDS = 0.5
