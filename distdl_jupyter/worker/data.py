@@ -197,8 +197,8 @@ def _install_handlers() -> None:
 
     def handle(number: int, frame: FrameType | None) -> None:
         global _is_warned, _warned_at
-        now = time.monotonic()
-        _is_warned, _warned_at = _is_warned or now - _warned_at > _SAME_WARNING_SECONDS, now
+        moment = time.monotonic()
+        _is_warned, _warned_at = _is_warned or moment - _warned_at > _SAME_WARNING_SECONDS, moment
         if callable(previous_handler := previous_handlers[number]):
             previous_handler(number, frame)
 

@@ -19,11 +19,12 @@ from distdl_jupyter.worker.frames import WORKER_FOLDER, ErrorFrame, FrameDescrib
 from distdl_jupyter.worker.hooks import gpu_memory
 from distdl_jupyter.worker.sources import CellSources, add_to_linecache
 
-_MAX_MESSAGE_CHARS = 4_000
-_MAX_TRACEBACK_CHARS = 24_000
-_MAX_VALUES = 12
+#: Maximum number of characters of a message and of a traceback. Longer ones lose their middle.
+_MAX_MESSAGE_CHARS, _MAX_TRACEBACK_CHARS = 4_000, 24_000
+#: Maximum number of values at the failing line, and of causes, which is also the maximum depth of nested causes.
+_MAX_VALUES, _MAX_CAUSES = 12, 3
+#: Maximum number of an error's arguments that are reported, and upper bound of a number among them.
 _MAX_ARGUMENTS, _MAX_FLOAT = 20, 1e300
-_MAX_CAUSES = 3
 
 
 def describe(error: BaseException, sources: CellSources, code_folder: Path | None = None) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from distdl_jupyter.worker.sources import Cell, CellSources
 
 #: The folder of the worker's own modules.
 WORKER_FOLDER = f"{Path(__file__).parent}/"
-_CONTEXT_LINES = 2
-_MAX_LINE_CHARS = 300
+#: Number of lines shown before and after the failing one, and maximum number of characters of a line.
+_CONTEXT_LINES, _MAX_LINE_CHARS = 2, 300
+#: Number of frames that are kept at the start and the end of a very long traceback.
 _FIRST_FRAMES, _LAST_FRAMES = 20, 60
 
 
@@ -111,10 +112,10 @@ class FrameDescriber:
         return [[n + shift, lines[n - 1].rstrip("\n")[:_MAX_LINE_CHARS]] for n in range(first, last + 1)]
 
 
+#: The value of an expression that cannot be evaluated without running code.
 MISSING = object()
 #: The dictionaries in which torch modules store submodules, parameters and buffers.
 _MODULE_DICTS = ("_modules", "_parameters", "_buffers")
-
 #: Types of values that are omitted, because they do not explain an error.
 _OMITTED_TYPES = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 

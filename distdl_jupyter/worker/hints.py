@@ -84,11 +84,11 @@ def _explain_operands(error: BaseException, views: Sequence[View]) -> str:
         shapes = [shape for operand in operands if (shape := get_shape(view.evaluate(operand))) is not None]
         if len(shapes) < 2:
             continue
-        left, right = shapes
+        first, second = shapes
         if is_product:
-            differs = left != right or len(left) < 2 or left[-1] != right[-2]
+            differs = first != second or len(first) < 2 or first[-1] != second[-2]
         else:
-            differs = any(a != b and 1 not in (a, b) for a, b in zip(reversed(left), reversed(right), strict=False))
+            differs = any(a != b and 1 not in (a, b) for a, b in zip(reversed(first), reversed(second), strict=False))
         if differs:
             return (
                 " and ".join(

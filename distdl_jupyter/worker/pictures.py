@@ -26,6 +26,7 @@ _DISPLAY_MODULES = ("IPython.display", "IPython.core.display")
 
 #: Maximum number of pictures, and of bytes and pixels in one (a few bytes can expand to gigabytes in a page).
 MAX_PICTURES, MAX_BYTES, _MAX_PIXELS = 100, 2_000_000, 50_000_000
+#: The first bytes of each format.
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 #: MIME types of pictures with IPython's representation methods, in order of preference.
 _REPR_METHODS = (("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"))

@@ -57,7 +57,7 @@ _GPU_SECONDS = 2.0
 HEAD_SIZE = 4
 
 #: The clock of the hooks: monotonic, in nanoseconds.
-now = time.perf_counter_ns
+read_clock = time.perf_counter_ns
 
 
 def get_steps_per_record(step: int) -> int:
@@ -219,7 +219,7 @@ class GpuSteps:
 
 
 class StepRecorder:
-    """Records the steps of the training thread of one process. Times are in nanoseconds, as returned by ``now``."""
+    """Records the steps of the training thread of one process. Times are in nanoseconds (``read_clock``)."""
 
     def __init__(self) -> None:
         #: Whether steps are recorded, which only a rank sets.
@@ -313,7 +313,7 @@ class StepRecorder:
     @guard_method
     def record_data(self, begin: int, samples: int = 0) -> None:
         """Record a wait for a batch since ``begin``, and the batch's sample count."""
-        end = now()
+        end = read_clock()
         if self._enter_step(begin):
             self._data += end - begin
             if self.gpu is not None:
@@ -325,7 +325,7 @@ class StepRecorder:
     @guard_method
     def record_pass(self, *, is_forward: bool) -> None:
         """Record the start of a forward or backward pass in training."""
-        moment = now()
+        moment = read_clock()
         if self._enter_step(moment):
             if is_forward:
                 self._begin_compute(moment)
@@ -336,14 +336,14 @@ class StepRecorder:
         """Record that the rank has done its part of a backward pass and begins to wait. Callable from any thread."""
         if self.gpu is not None:
             self.gpu.mark("wait")
-        self._arrival = now()
+        self._arrival = read_clock()
 
     @guard_method
     def end_backward(self, begin: int) -> None:
         """Record the end of a backward pass."""
         arrival, self._arrival = self._arrival, 0
         if self._thread == threading.get_ident():
-            self._backward_time += now() - begin
+            self._backward_time += read_clock() - begin
             if arrival:
                 self.record_wait(arrival)
 
@@ -351,7 +351,7 @@ class StepRecorder:
     def record_wait(self, begin: int) -> None:
         """Record the end of a wait for a collective operation that has blocked the thread since ``begin``."""
         self.has_waited = True
-        end = now()
+        end = read_clock()
         if self._enter_step(begin):
             if self.gpu is not None:
                 self.gpu.mark("wait ends")
@@ -375,7 +375,7 @@ class StepRecorder:
 
     def skip(self) -> None:
         """Record an optimizer step in a skipped training step (``skip_count``)."""
-        begin, self._end = self._end, now()
+        begin, self._end = self._end, read_clock()
         if self.has_backward:
             self._skipped += 1
             self.skip_count -= 1
@@ -411,7 +411,7 @@ class StepRecorder:
         if self.skip_count:
             self.skip()
         elif self._skipped:  # a second optimizer in the last skipped step
-            self._end = now()
+            self._end = read_clock()
             if self.gpu is not None:
                 self.gpu.skipped_end = self.gpu.record()
         elif self._end or (self._begin and self._has_computed):
@@ -424,7 +424,7 @@ class StepRecorder:
             self._resume_at = self._end + _SEND_NS
 
     def _end_measured(self) -> None:
-        self._end = self._measured_end = now()
+        self._end = self._measured_end = read_clock()
         if self.gpu is not None:
             self.gpu.mark("end")
 
@@ -540,7 +540,7 @@ class StepRecorder:
         current, complete = channel.get_channel(), len(self._records) - (self._missing_count > 0)
         records, self._records = self._records[:complete], self._records[complete:]
         self._number_count = sum(map(len, self._records))
-        first, self._first, self._sent_at = self._first, self._first + complete * self._size, now()
+        first, self._first, self._sent_at = self._first, self._first + complete * self._size, read_clock()
         if current is not None and records:
             fields = {} if self.gpu is None else {"gpu_memory": self.gpu.read_memory()}
             current.send("steps", first=first, size=self._size, records=records, **fields)

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,8 +47,6 @@ def _select_gpu(index: int, torch: ModuleType) -> None:
         channel.notify("warning", text, "gpu-not-selected")
 
 
-#: Arguments of ``init_process_group`` after ``backend``, in order.
-_ARGUMENT_NAMES = ("init_method", "timeout", "world_size", "rank", "store")
 #: Timeout in seconds for the store to listen, and seconds between two attempts to connect. After the timeout torch
 #: waits: rank 0 may be busy, or the store may be on another host.
 STORE_SECONDS, _PAUSE_SECONDS = 5.0, 0.002
@@ -92,10 +90,8 @@ def watch_groups(module: ModuleType | None = None) -> None:
         if _is_reusing and c10d.is_initialized():
             return
         backend = backend or os.environ.get("DISTDL_TORCH_TRANSPORT") or None
-        arguments = {**dict(zip(_ARGUMENT_NAMES, args, strict=False)), **kwargs}
         with report_connect(lambda: {"backend": f"torch-{_get_transport(c10d)}", "size": c10d.get_world_size()}):
-            call_hook("before the ranks connected", bind_store)
-            call_hook("before the ranks connected", await_store, arguments)
+            call_hook("before the ranks connected", watch_store)
             initialize(backend, *args, **kwargs)
 
     @functools.wraps(destroy)
@@ -125,52 +121,42 @@ def _get_transport(c10d: ModuleType) -> str:
     return by_device[device]
 
 
-def await_store(arguments: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> None:
-    """Wait until the store listens, if this rank connects to it on this machine.
+def watch_store() -> None:
+    """Bind the store of this rank to its address if that is a loopback address, and wait for the store of another rank.
 
-    ``arguments`` are those of ``init_process_group`` by name. If torch connects a millisecond too early, it retries
-    only after half a second or more, so connecting here first is faster.
+    torch (2.13) listens on every interface without authentication, but accepts a socket that already listens. If a
+    rank connects a millisecond too early, torch retries only after half a second or more.
     """
-    host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
-    uses_environment = arguments.get("store") is None and arguments.get("init_method") in (None, "env://")
-    is_local = host.startswith("127.") and port.isdigit() and environment.get("RANK", "0") != "0"
-    deadline = time.monotonic() + STORE_SECONDS
-    while uses_environment and is_local and not _is_listening(host, int(port)) and time.monotonic() < deadline:
-        time.sleep(_PAUSE_SECONDS)
+    module: Any = sys.modules.get("torch.distributed.rendezvous")
+    if module is None or hasattr(module.TCPStore, "__wrapped__"):
+        return
+    store_class = module.TCPStore
+
+    @functools.wraps(store_class, updated=())
+    def create_store(*args: Any, **kwargs: Any) -> Any:
+        host, port = str(kwargs.get("host_name")), kwargs.get("port")
+        is_local, deadline = host.startswith("127.") and isinstance(port, int), time.monotonic() + STORE_SECONDS
+        if is_local and kwargs.get("is_master"):
+            with socket.socket() as server:
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                with contextlib.suppress(OSError):  # the port is in use, for example by this rank's earlier store
+                    server.bind((host, port))
+                    kwargs.setdefault("master_listen_fd", server.detach())
+        while is_local and not kwargs.get("is_master") and not _is_listening(host, port):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_PAUSE_SECONDS)
+        return store_class(*args, **kwargs)
+
+    module.TCPStore = create_store
 
 
-def _is_listening(host: str, port: int) -> bool:
+def _is_listening(host: str, port: Any) -> bool:
     try:
         socket.create_connection((host, port), _RESPONSE_SECONDS).close()
     except OSError:
         return False
     return True
-
-
-def bind_store() -> None:
-    """Bind the store of this rank to ``MASTER_ADDR`` if that is a loopback address.
-
-    torch (2.13) listens on every interface without authentication, but accepts a socket that already listens.
-    """
-    module: Any = sys.modules.get("torch.distributed.rendezvous")
-    if module is None or not os.environ.get("MASTER_ADDR", "").startswith("127."):
-        return
-    store_class = module.TCPStore
-    if hasattr(store_class, "__wrapped__"):  # from an earlier call
-        return
-
-    @functools.wraps(store_class, updated=())
-    def create_store(*args: Any, **kwargs: Any) -> Any:
-        host, port = kwargs.get("host_name"), kwargs.get("port")
-        if kwargs.get("is_master") and isinstance(port, int) and str(host).startswith("127."):
-            with socket.socket() as server:
-                server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                with contextlib.suppress(OSError):  # the port is in use, for example by this rank's earlier store
-                    server.bind((str(host), port))
-                    kwargs.setdefault("master_listen_fd", server.detach())
-        return store_class(*args, **kwargs)
-
-    module.TCPStore = create_store
 
 
 def get_distributed() -> Any:

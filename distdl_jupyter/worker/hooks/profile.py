@@ -28,7 +28,7 @@ from distdl_jupyter.worker import channel, stacks
 from distdl_jupyter.worker.hooks import steps
 from distdl_jupyter.worker.hooks.imports import HookFinder
 from distdl_jupyter.worker.identity import Identity
-from distdl_jupyter.worker.step_times import now, recorder
+from distdl_jupyter.worker.step_times import read_clock, recorder
 
 #: Subfolder of the job's folder for recordings.
 PROFILES_FOLDER = "profiles"
@@ -70,7 +70,7 @@ class RankProfiler:
         """Handle an optimizer step."""
         if self._path is None or recorder.step == self._step:
             return
-        moment, count, self._step = now(), recorder.step - self._step, recorder.step
+        moment, count, self._step = read_clock(), recorder.step - self._step, recorder.step
         self._step_duration, self._last_end = (moment - self._last_end) // count, moment
         try:
             if self._profiler is None:
@@ -99,7 +99,7 @@ class RankProfiler:
         self._report("recording", step=0)
         self._profiler = profiler.profile()  # CPU, and GPU if available
         self._profiler.start()
-        self._first, self._begin = self._step + 1, now()
+        self._first, self._begin = self._step + 1, read_clock()
         self._next_report = self._begin + _REPORT_NS
 
     def _save(self) -> None:

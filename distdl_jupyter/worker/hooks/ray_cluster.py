@@ -29,6 +29,7 @@ from distdl_jupyter.worker.hooks.imports import call_hook
 
 #: Timeout in seconds for all nodes to join. It is long because a scheduler may start the last node late.
 JOIN_SECONDS = 300.0
+#: Interval in seconds of attempts to connect and of checks of Ray, and timeout for the first message of a node.
 _POLL_SECONDS, _HELLO_SECONDS = 0.5, 10.0
 #: Seconds to wait for the last output of tasks to reach the driver, which prints it.
 _OUTPUT_SECONDS = 1.0
@@ -36,6 +37,7 @@ _OUTPUT_SECONDS = 1.0
 _READY_TEXT = "Ray runtime started."
 #: Timeout in seconds for this text, and number of attempts: Ray's timeout of 30 s is too short on a busy machine.
 _START_SECONDS, _MAX_ATTEMPTS = 120.0, 3
+#: Timeout in seconds for Ray to stop on request, and for its remaining processes to be killed.
 _STOP_SECONDS, _KILL_SECONDS = 10.0, 5.0
 #: Options of ``ray start`` for the ports of a node's agents.
 _PORTS = ("dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port", "metrics-export-port")

@@ -26,7 +26,7 @@ from typing import Any
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.hooks import distributed
 from distdl_jupyter.worker.hooks.imports import HookFinder, call_hook
-from distdl_jupyter.worker.step_times import now, recorder
+from distdl_jupyter.worker.step_times import read_clock, recorder
 
 
 class _ThreadState(threading.local):
@@ -142,14 +142,14 @@ def _time_calls(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait(*args: Any, **kwargs: Any) -> Any:
         if not recorder.is_detailed:
-            begin = now()
+            begin = read_clock()
             try:
                 return original(*args, **kwargs)
             finally:
-                recorder.blocked_time += now() - begin
+                recorder.blocked_time += read_clock() - begin
         if _thread_state.wait:
             return original(*args, **kwargs)
-        _thread_state.wait, begin = True, now()
+        _thread_state.wait, begin = True, read_clock()
         if recorder.gpu is not None:
             recorder.mark_part("wait", begin)
         try:
@@ -186,7 +186,7 @@ def _watch_loaders(module: ModuleType) -> None:
         def fetch(self: Any) -> Any:
             if not recorder.is_detailed or _thread_state.wait:
                 return original(self)
-            _thread_state.wait, begin, batch = True, now(), None
+            _thread_state.wait, begin, batch = True, read_clock(), None
             if recorder.gpu is not None:
                 recorder.mark_part("data", begin)
             try:
@@ -243,11 +243,11 @@ def _watch_backward(autograd: ModuleType) -> None:
             return backward(tensors, *args, **kwargs)
         if recorder.is_detailed and recorder.is_enabled:
             return _measure_backward(backward, tensors, *args, **kwargs)
-        recorder.has_backward, begin = True, now()
+        recorder.has_backward, begin = True, read_clock()
         try:
             return backward(tensors, *args, **kwargs)
         finally:
-            recorder.blocked_time += now() - begin
+            recorder.blocked_time += read_clock() - begin
 
     autograd.backward = _mark_untraced(watched_backward)  # type: ignore[attr-defined]
 
@@ -261,7 +261,7 @@ def _measure_backward(backward: Callable[..., Any], tensors: Any, *args: Any, **
         return backward(tensors, *args, **kwargs)
     recorder.can_skip = True
     recorder.record_pass(is_forward=False)
-    begin, thread, handle = now(), threading.get_ident(), None
+    begin, thread, handle = read_clock(), threading.get_ident(), None
 
     def arrived() -> None:
         recorder.record_arrival()
