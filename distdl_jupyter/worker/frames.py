@@ -178,7 +178,6 @@ class View:
 
 
 def _contains(statement: ast.stmt, line: int) -> bool:
-    """Return whether a line belongs to a statement or its decorators."""
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(node.lineno for node in decorators)]) <= line <= (statement.end_lineno or 0)
 

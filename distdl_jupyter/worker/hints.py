@@ -161,7 +161,6 @@ def _explain_data_loader(error: BaseException, _views: Sequence[View]) -> str:
 
 
 def _make_text_rule(pattern: str, hint: str) -> Rule:
-    """Return a rule that gives a fixed hint for errors whose text matches the pattern."""
     return lambda error, _views: hint if re.search(pattern, str(error), re.DOTALL) else ""
 
 

@@ -92,7 +92,6 @@ def install_hooks() -> HookFinder:
 
 
 def _run(identity: Identity, sources: CellSources) -> int:
-    """Run the job's code, report its value or its error, and return the exit code."""
     value = exception = runner = None
     ending = "The code has ended"
     try:

@@ -90,12 +90,8 @@ def progress(done: float, total: float | None = None, unit: str = "") -> None:
     """
     global has_user_progress
     has_user_progress = True
-    send_progress(_check_finite("done", done), None if total is None else _check_finite("total", total), str(unit))
-
-
-def send_progress(completed: float, total: float | None, unit: str) -> None:
-    """Report progress from user code or a framework. Does nothing outside a job."""
-    channel.send("progress", done=completed, total=total, unit=unit)
+    done, total = _check_finite("done", done), None if total is None else _check_finite("total", total)
+    channel.send("progress", done=done, total=total, unit=str(unit))
 
 
 def flush() -> None:

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 MASK = "•••"
-#: How texts are encoded that can contain a lone surrogate, which is not a valid character.
-_UTF8, _ERRORS = "utf-8", "surrogatepass"
 
 Span = tuple[int, int]
 #: Text between the name of a secret and its value: ``"name": "``, ``name=``, ``["NAME"] = '``.
@@ -151,7 +149,6 @@ _LIKELY_NAMES = (
     (r"_pass_$", r"_(?:n|num|max|by|forward|backward|single|multi|one|two|first|second|last|low|high|band|all|test)_"),
     (r"_auth_(?:$|basic_|config_|data_|header_|json_)", r"_(?:use|no|enable|disable|skip|with|is)_"),
 )
-_WORKING_DIRECTORIES = ("PWD", "OLDPWD")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -162,7 +159,7 @@ def looks_secret(name: str) -> bool:
     """
     words = [word for piece in _regex(_WORD_BOUNDARY).split(name) if (word := piece.rstrip("0123456789").lower())]
     joined = f"_{'_'.join(words)}_"
-    if name in _WORKING_DIRECTORIES:
+    if name in ("PWD", "OLDPWD"):  # the working directories of a shell
         return False
     if _regex(_CERTAIN_NAMES).search(joined):
         return True
@@ -193,8 +190,9 @@ def redact(text: str) -> str:
 
 def locate(text: str, *, whole: bool = False) -> list[Span]:
     """Return the ordered, disjoint spans of secrets. With ``whole``, they include the text that identifies a secret."""
-    # Only ASCII letters, because the lower case of other letters can have another length.
-    lowered = text.lower() if text.isascii() else text.encode(_UTF8, _ERRORS).lower().decode(_UTF8, _ERRORS)
+    # Lower only ASCII letters, because the lower case of other letters can have another length.
+    encoded = b"" if text.isascii() else text.encode("utf-8", "surrogatepass")
+    lowered = encoded.lower().decode("utf-8", "surrogatepass") if encoded else text.lower()
     matches: list[Span] = []
     for gates, patterns in _PATTERNS.items():
         if not gates or any(_regex(_GATES[gate]).search(lowered) for gate in gates):

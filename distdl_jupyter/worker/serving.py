@@ -214,7 +214,6 @@ class Server:
             self._namespace.update({str(name): unpickler.load() for name in names})
 
     def _pull(self, header: Mapping[str, Any], _body: bytes) -> Any:
-        """Return the value of the variable ``name``. Raises NameError."""
         name = str(header["name"])
         if name not in self._namespace:
             raise NameError(f"name {name!r} is not defined in this rank")

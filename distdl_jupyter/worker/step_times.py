@@ -389,7 +389,6 @@ class StepRecorder:
 
     @guard_method
     def _resume(self) -> None:
-        """Measure the next step."""
         if self.gpu is not None and not self.is_detailed:
             self.gpu.skipped_end = self.gpu.record()
         self.skip_count = 0
@@ -536,7 +535,6 @@ class StepRecorder:
             self._send()
 
     def _send(self) -> None:
-        """Send the complete records."""
         current, complete = channel.get_channel(), len(self._records) - (self._missing_count > 0)
         records, self._records = self._records[:complete], self._records[complete:]
         self._number_count = sum(map(len, self._records))

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from distdl_jupyter.worker import report
+from distdl_jupyter.worker import channel, report
 from distdl_jupyter.worker.hooks.imports import Patches, call_hook
 
 #: The source of each metric, by name.
@@ -45,7 +45,7 @@ def _is_number(name: str, value: Any) -> bool:
 def report_progress(completed: float, total: float | None, unit: str) -> None:
     """Report a framework's progress, unless the user's code calls ``progress``."""
     if not report.has_user_progress:
-        report.send_progress(completed, total, unit)
+        channel.send("progress", done=completed, total=total, unit=unit)
 
 
 class _SilencedReports(threading.local):

@@ -223,7 +223,6 @@ def _leave_group() -> None:
 
 
 def _wait_for_count(store: Any, counter: str, count: int, timeout: float) -> bool:
-    """Wait until a counter of the store has reached a number; return whether it has."""
     deadline = time.monotonic() + timeout
     while not (is_reached := int(store.add(counter, 0)) >= count) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -110,8 +110,6 @@ class _OptimizerState:
 
 
 class _WeightChecker:
-    """Counts the steps of each optimizer and reports checksums of its weights."""
-
     def __init__(self, finder: HookFinder, interval: int) -> None:
         self._interval = interval
         self._optimizers: weakref.WeakKeyDictionary[Any, _OptimizerState] = weakref.WeakKeyDictionary()
@@ -240,8 +238,6 @@ _UNTRACKED_MODULES = ("mpi4py.MPI", "ray", "tensorflow", "jax")
 
 
 class _CommunicationChecker:
-    """Checks once or twice whether this process has communicated."""
-
     def __init__(self, remedy: str) -> None:
         self._remedy = remedy
         self._next_check = _GROUP_STEPS

@@ -167,7 +167,6 @@ def _read_request(path: Path, last_number: int) -> dict[str, Any] | None:
 
 
 def _write(path: Path, profiler: Any, summary: dict[str, Any]) -> None:
-    """Write the trace and the summary of a stopped profiler."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     profiler.export_chrome_trace(f"{path}.gz")
     rows = []

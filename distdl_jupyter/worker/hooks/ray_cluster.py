@@ -147,7 +147,6 @@ def _run_worker(node: dict[str, Any], folder: Path, size: int) -> Iterator[None]
 
 
 def _connect(node: dict[str, Any]) -> socket.socket:
-    """Return a connection to rank 0. Raises ConnectionError."""
     deadline = time.monotonic() + JOIN_SECONDS
     while True:
         try:

@@ -74,7 +74,6 @@ def add_listener(call: Callable[[Any], None]) -> None:
 
 
 def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
-    """Replace a function of torch in measured steps."""
     _replacements.append((owner, name, getattr(owner, name), _mark_untraced(function)))
     setattr(owner, name, function)
 

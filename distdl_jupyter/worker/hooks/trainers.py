@@ -80,8 +80,6 @@ def _get_lightning_step(trainer: Any) -> int:
 
 
 class _LightningCallback:
-    """The methods of our Lightning callback."""
-
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         def report() -> None:
             loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
@@ -112,8 +110,6 @@ def _log_transformers(original: Any, self: Any, *args: Any, **kwargs: Any) -> An
 
 
 class _TransformersCallback:
-    """The methods of our Transformers callback."""
-
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         items = (logs or {}).items()
         metrics = {name: value for name, value in items if name not in _NON_METRICS and not name.endswith("_runtime")}
