@@ -196,6 +196,7 @@ def _read_attribute(owner: Any, name: str) -> Any:
     attributes: dict[str, Any] = {}
     with contextlib.suppress(Exception):  # the object has no dictionary, or a custom metaclass
         attributes = object.__getattribute__(owner, "__dict__")
+    members: Any
     for members in (attributes, *map(attributes.get, _MODULE_DICTS)):
         if type(members).__name__ in ("dict", "OrderedDict", "mappingproxy") and name in members:
             return members[name]

@@ -139,8 +139,13 @@ class ServedConnection(MessageConnection):
 _connections: weakref.WeakSet[ServedConnection] = weakref.WeakSet()
 
 
-# Close the inherited connections in a forked child. Open copies would hide the rank's exit from the clients.
-os.register_at_fork(after_in_child=lambda: [connection.close() for connection in list(_connections)])
+def _close_all() -> None:
+    """Close the inherited connections in a forked child. Open copies would hide the rank's exit from the clients."""
+    for connection in list(_connections):
+        connection.close()
+
+
+os.register_at_fork(after_in_child=_close_all)
 
 
 class Listener:

@@ -540,7 +540,7 @@ class StepRecorder:
         self._number_count = sum(map(len, self._records))
         first, self._first, self._sent_at = self._first, self._first + complete * self._size, read_clock()
         if current is not None and records:
-            fields = {} if self.gpu is None else {"gpu_memory": self.gpu.read_memory()}
+            fields: dict[str, Any] = {} if self.gpu is None else {"gpu_memory": self.gpu.read_memory()}
             current.send("steps", first=first, size=self._size, records=records, **fields)
 
 

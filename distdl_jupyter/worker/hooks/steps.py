@@ -39,12 +39,10 @@ _thread_state = _ThreadState()
 _codes: set[CodeType] = set()
 #: Functions of torch that are replaced in measured steps: owner, name, torch's function and ours.
 _replacements: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []
-#: Functions that are called with the optimizer after each measured step.
-_listeners: list[Callable[[Any], None]] = []
+#: Functions that are called with the optimizer after each measured step. Modules with hooks add theirs.
+listeners: list[Callable[[Any], None]] = []
 #: Function that is called after each step of each optimizer, so it must be fast.
 count_step: Callable[[Any], None] | None = None
-#: While a profile is recorded, a decorator that marks a wait in it (``hooks.profile``).
-annotate_wait: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
 #: Maximum depth of nested containers in which the tensors of a batch are searched.
 _MAX_DEPTH = 4
 #: Returns whether a compiler is tracing the code, which treats the result as a constant. It is torch's function only
@@ -66,11 +64,6 @@ def watch(finder: HookFinder) -> None:
     finder.hook("torch._dynamo.callback", _watch_compilations)
     finder.hook("horovod.torch.mpi_ops", _watch_synchronize)
     finder.hook("horovod.torch.optimizer", _watch_horovod)
-
-
-def add_listener(call: Callable[[Any], None]) -> None:
-    """Call ``call(optimizer)`` after each measured step."""
-    _listeners.append(call)
 
 
 def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
@@ -95,7 +88,7 @@ def _on_step(optimizer: Any, *_: Any) -> None:
         recorder.skip()
     elif recorder.is_detailed:
         recorder.record_step()
-        for call in _listeners:
+        for call in listeners:
             call_hook("after an optimizer step", call, optimizer)
     if count_step is not None:
         count_step(optimizer)
