@@ -89,7 +89,8 @@ def _describe(error: BaseException, describer: FrameDescriber, depth: int) -> di
             for frame in frames
         ],
         "values": [
-            [name, _format_value(name, value)] for name, value in (views[0].read() if views else [])[:_MAX_VALUES]
+            [name, _format_value(name, value)]
+            for name, value in (views[0].list_values() if views else [])[:_MAX_VALUES]
         ],
         "values_at": order[0] if order else None,
         "code": code,

@@ -1,7 +1,7 @@
 """Describes stack frames as in the notebook: whose code a frame runs, its line, and the values that it uses.
 
-``View`` is one frame with the syntax tree of its failing statement. Attributes are read only from instance dictionaries
-and plain slots, so that reporting an error does not run properties or ``__getattr__`` of the user's classes.
+``View`` is one frame with the syntax tree of its failing statement. Attributes are read only from dictionaries, so that
+reporting an error does not run properties or ``__getattr__`` of the user's classes.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class View:
             return _read_attribute(self.evaluate(node.value), node.attr)
         return MISSING
 
-    def read(self) -> list[tuple[str, Any]]:
+    def list_values(self) -> list[tuple[str, Any]]:
         """Return (text, value) for the loop variables, the names that the statement reads, and those it reassigns.
 
         Modules, functions and classes are omitted. Of a dotted name, the longest prefix with a plain value is used,
@@ -202,10 +202,6 @@ def _read_attribute(owner: Any, name: str) -> Any:
             return members[name]
     for base in type(owner).__mro__:
         member = base.__dict__.get(name, MISSING)
-        if isinstance(member, types.MemberDescriptorType):
-            with contextlib.suppress(AttributeError):
-                return member.__get__(owner)
-            return MISSING
         if member is not MISSING:
             # Only plain class attributes are read: a property or another descriptor would run code.
             return MISSING if hasattr(type(member), "__get__") else member

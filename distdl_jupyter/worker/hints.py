@@ -51,7 +51,7 @@ def _explain_key(error: BaseException, views: Sequence[View]) -> str:
     return ""
 
 
-#: Words that occur in errors of torch, numpy and TensorFlow about shapes.
+#: Words that occur in torch, numpy and TensorFlow errors about shapes.
 _SHAPE_WORDS = ("shape", "size", "dimension", "broadcast", "matmul", "mismatch")
 
 

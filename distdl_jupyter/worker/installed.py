@@ -65,31 +65,26 @@ def get_record_folder(job_folder: Path) -> Path:
     return job_folder / "modules"
 
 
-def record_imports() -> None:
-    """Write the names of the imported modules to the file named by ``RECORD_VARIABLE``, if any. Never raises."""
-    if path := os.environ.get(RECORD_VARIABLE):
-        with contextlib.suppress(Exception):
-            owned.write(Path(path), json.dumps({"modules": list_imported()}).encode())
-
-
 #: Number of modules that were loaded when this process was forked. They are already recorded.
 inherited_count = 0
 
 
-def list_imported() -> list[str]:
-    """Return the names of the imported installed modules in order, without the first ``inherited_count`` modules."""
-    roots = list_roots()
-    # Start at the end, because reading the inherited modules would write to their shared memory (reference counts).
-    new_modules = list(itertools.islice(reversed(sys.modules.items()), max(0, len(sys.modules) - inherited_count)))
-    names = []
-    for name, module in reversed(new_modules):
-        spec = getattr(module, "__spec__", None)
-        # An alias or lazy proxy, whose spec has another name, cannot be imported by this name.
-        if spec is None or spec.name != name or name.partition(".")[0] in ("__main__", "__mp_main__", "distdl_jupyter"):
-            continue
-        if isinstance(spec.origin, str) and spec.origin.startswith(roots):
-            names.append(name)
-    return names
+def record_imports() -> None:
+    """Write the names of the imported modules to the file named by ``RECORD_VARIABLE``, if any. Never raises."""
+    if not (path := os.environ.get(RECORD_VARIABLE)):
+        return
+    with contextlib.suppress(Exception):
+        roots, names = list_roots(), []
+        # Start at the end, because reading the inherited modules would write to their shared memory (reference counts).
+        modules = list(itertools.islice(reversed(sys.modules.items()), max(0, len(sys.modules) - inherited_count)))
+        for name, module in reversed(modules):
+            spec, package = getattr(module, "__spec__", None), name.partition(".")[0]
+            # An alias or lazy proxy, whose spec has another name, cannot be imported by this name.
+            if spec is None or spec.name != name or package in ("__main__", "__mp_main__", "distdl_jupyter"):
+                continue
+            if isinstance(spec.origin, str) and spec.origin.startswith(roots):
+                names.append(name)
+        owned.write(Path(path), json.dumps({"modules": names}).encode())
 
 
 def list_roots() -> tuple[str, ...]:

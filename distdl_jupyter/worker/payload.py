@@ -16,18 +16,12 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from distdl_jupyter import permissions
 from distdl_jupyter.worker import installed, owned, pictures
 from distdl_jupyter.worker.hooks.imports import HookFinder
 from distdl_jupyter.worker.sources import CellSources, deep_recursion
-
-if TYPE_CHECKING:
-    import asyncio
-
-    #: Runs a payload with its folder and sources, and returns the rank's value.
-    Runner = Callable[[Path, "Payload", CellSources], Any]
 
 FORMAT = 1
 
@@ -143,10 +137,11 @@ class NotebookUnpickler(pickle.Unpickler):
 
 #: inspect.CO_COROUTINE, without importing inspect into every rank.
 _COROUTINE_FLAG = 0x80
-_loop: asyncio.AbstractEventLoop | None = None
+#: The event loop of all cells, or None if no cell has used ``await``.
+_loop: Any = None
 
 
-def run(folder: Path, payload: Payload, sources: CellSources, runner: Runner | None = None) -> Any:
+def run(folder: Path, payload: Payload, sources: CellSources, runner: Callable[..., Any] | None = None) -> Any:
     """Run the payload with ``runner`` (default: run its code once) and return the rank's value.
 
     Exceptions of the code are propagated.

@@ -52,7 +52,7 @@ _GATES = {
 }
 _KEY_NAMES = r"(?:api|access|account|secret|private|shared|subscription|storage|master|client)[_ -]?keys?"
 #: Prefixes that "pass" may follow without a separator: DBPASS, but not bypass.
-_GLUED = "".join(f"|(?<={prefix}pass)" for prefix in ("db", "sql", "pg", "ftp", "smtp", "ssh", "user", "root", "admin"))
+_PREFIXES = "".join(f"|(?<={word}pass)" for word in ("db", "sql", "pg", "ftp", "smtp", "ssh", "user", "root", "admin"))
 #: Groups of patterns, by the gates of which one must match. Each pattern has a keyword that the text must contain, the
 #: regular expression (both in lower case), and the name of a rule that a match must satisfy.
 _PATTERNS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
@@ -106,7 +106,7 @@ _PATTERNS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
         ("passw", _match_flag("passw(?:or)?d"), "password"),
         ("passphrase", _match_name("passphrase"), "password"),
         ("passcode", _match_name("passcode"), "password"),
-        ("pass", _match_name(rf"pass(?:(?<![a-z]pass){_GLUED})"), "password"),
+        ("pass", _match_name(rf"pass(?:(?<![a-z]pass){_PREFIXES})"), "password"),
         ("pwd", _match_name(r"pwd(?<!oldpwd)"), "password"),
         ("secret", _match_name(r"secret"), "password"),
         ("secret", _match_flag("secret"), "token"),

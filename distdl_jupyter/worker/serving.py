@@ -223,6 +223,7 @@ class Server:
         """Run the code of a job in a separate namespace. ``body`` is a tar archive of the job's files."""
         folder = self._identity.folder / NOTES / f"run-{int(header['id'])}-{self._identity.rank}"
         saved_state = (list(sys.path), list(sys.argv), Path.cwd())
+        distributed.is_reusing = True
         try:
             folder.mkdir(mode=0o700, parents=True)
             with tarfile.open(fileobj=io.BytesIO(body)) as archive:
@@ -232,9 +233,9 @@ class Server:
             code = payload.read(folder)
             if not Path(code.working_directory).is_dir():  # the notebook's folder may not exist on this machine
                 code = code._replace(working_directory="")
-            with distributed.reuse_groups():
-                return payload.run(folder, code, self._sources)
+            return payload.run(folder, code, self._sources)
         finally:
+            distributed.is_reusing = False
             sys.path[:], sys.argv[:] = saved_state[0], saved_state[1]
             os.chdir(saved_state[2])
             sys.modules["__main__"] = self._main_module

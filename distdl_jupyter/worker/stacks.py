@@ -33,7 +33,6 @@ FOLDER_VARIABLE = "DISTDL_STACKS"
 _SIGNAL = 57 if sys.platform == "linux" else getattr(signal, "SIGINFO", None)
 #: The stacks are complete when the file has not grown for ``_IDLE_SECONDS`` seconds, or after ``_MAX_SECONDS`` seconds.
 _IDLE_SECONDS, _MAX_SECONDS = 0.05, 1.0
-_WORKER_FOLDER, _STDLIB = Path(__file__).parent, str(Path(os.__file__).parent)
 
 
 def install_handler(identity: Identity) -> None:
@@ -95,4 +94,4 @@ def collect_operations(code_folder: Path) -> dict[str, Any]:
 
 
 def _list_folders(code_folder: Path) -> dict[str, str]:
-    return {"worker": str(_WORKER_FOLDER), "code": str(code_folder), "stdlib": _STDLIB}
+    return {"worker": str(Path(__file__).parent), "code": str(code_folder), "stdlib": str(Path(os.__file__).parent)}

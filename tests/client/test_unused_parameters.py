@@ -50,7 +50,7 @@ def failure(*arguments, **options):
         ((lambda _rank, _step: False,), {}, "`aux.weight`, `aux.bias`", 1, "or add 0 * sum(p.sum()"),
         ((lambda rank, step: rank == 0 or step < 2, 5), {}, "`aux.weight`, `aux.bias`", 3, "find_unused_parameters"),
         ((lambda _rank, _step: "no scale",), {}, "`scale`, `aux.weight`, `aux.bias`", 1, "find_unused_parameters"),
-        ((lambda _rank, _step: True,), {"frozen": True}, "`aux.weight`, `aux.bias`", 1, "requires_grad"),
+        ((lambda _rank, _step: True,), {"frozen": True}, "`aux.weight`, `aux.bias`", 1, "find_unused_parameters"),
     ],
     ids=["used by no rank", "not used by one rank in a later step", "in several layers", "frozen after wrapping"],
 )

@@ -54,22 +54,9 @@ STORE_SECONDS, _PAUSE_SECONDS = 5.0, 0.002
 _destroyed_groups: deque[Any] = deque(maxlen=16)
 #: Whether torch's functions are replaced. A template replaces them for the ranks that are forked from it.
 _is_watched = False
-#: Whether an existing process group is reused and never destroyed (``reuse_groups``).
-_is_reusing = False
-
-
-@contextlib.contextmanager
-def reuse_groups() -> Iterator[None]:
-    """Within this block, connect the ranks only if they are not connected yet, and never disconnect them.
-
-    This is for a job in persistent ranks: reconnecting takes time and can fail while a rank is still disconnecting.
-    """
-    global _is_reusing
-    _is_reusing = True
-    try:
-        yield
-    finally:
-        _is_reusing = False
+#: Whether an existing process group is reused and never destroyed, as for jobs in persistent ranks (``serving``), where
+#: reconnecting takes time and can fail while a rank is still disconnecting.
+is_reusing = False
 
 
 def watch_groups(module: ModuleType | None = None) -> None:
@@ -87,7 +74,7 @@ def watch_groups(module: ModuleType | None = None) -> None:
 
     @functools.wraps(initialize)
     def connect(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
-        if _is_reusing and c10d.is_initialized():
+        if is_reusing and c10d.is_initialized():
             return
         backend = backend or os.environ.get("DISTDL_TORCH_TRANSPORT") or None
         with report_connect(lambda: {"backend": f"torch-{_get_transport(c10d)}", "size": c10d.get_world_size()}):
@@ -99,7 +86,7 @@ def watch_groups(module: ModuleType | None = None) -> None:
         # Delay the deletion of groups to avoid a deadlock: if a DistributedDataParallel model is deleted right after
         # the call, torch (2.13, Gloo) joins the group's threads while it holds the GIL, and one of the threads may wait
         # for the GIL. Older groups can be deleted, because they have no pending work.
-        if group is not None or not _is_reusing:
+        if group is not None or not is_reusing:
             call_hook("before the ranks disconnected", lambda: _destroyed_groups.extend(list_groups()))
             destroy(group)
 
@@ -310,7 +297,7 @@ def _init_horovod(init: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 @_patch("shutdown", *_HOROVOD_MODULES)
 def _shut_down_horovod(shutdown: Any, *args: Any, **kwargs: Any) -> None:
-    if not _is_reusing:
+    if not is_reusing:
         shutdown(*args, **kwargs)
 
 

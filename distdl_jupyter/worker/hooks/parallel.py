@@ -65,11 +65,6 @@ def explain_unused(error: BaseException, _views: Sequence[View]) -> str:
         name_list += f" and {len(unused) - _MAX_NAMES} more"
     # torch raises the error when the forward pass of the next step begins.
     missing = f"{name_list} got no gradient in step {recorder.step - recorder.is_detailed + 1}"
-    if not all(value.requires_grad for value in unused):
-        return (
-            f"{missing}, because requires_grad was set to False after DistributedDataParallel had "
-            "wrapped the model. Set it before wrapping the model."
-        )
     if model.find_unused_parameters:
         return f"{missing}, because the loss does not use all outputs of the model. Return only the outputs it uses."
     setting = "find_unused_parameters=True to DistributedDataParallel"

@@ -30,7 +30,7 @@ from distdl_jupyter.worker.step_times import read_clock, recorder
 
 
 class _ThreadState(threading.local):
-    wait = backward = False
+    is_waiting = is_in_backward = False
 
 
 #: Whether this thread is inside a measured wait or backward pass. Nested ones are not measured separately.
@@ -139,15 +139,15 @@ def _time_calls(original: Callable[..., Any]) -> Callable[..., Any]:
                 return original(*args, **kwargs)
             finally:
                 recorder.blocked_time += read_clock() - begin
-        if _thread_state.wait:
+        if _thread_state.is_waiting:
             return original(*args, **kwargs)
-        _thread_state.wait, begin = True, read_clock()
+        _thread_state.is_waiting, begin = True, read_clock()
         if recorder.gpu is not None:
             recorder.mark_part("wait", begin)
         try:
             return original(*args, **kwargs)
         finally:
-            _thread_state.wait = False
+            _thread_state.is_waiting = False
             recorder.record_wait(begin)
 
     return _mark_untraced(wait)
@@ -176,16 +176,16 @@ def _watch_loaders(module: ModuleType) -> None:
     def timed(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def fetch(self: Any) -> Any:
-            if not recorder.is_detailed or _thread_state.wait:
+            if not recorder.is_detailed or _thread_state.is_waiting:
                 return original(self)
-            _thread_state.wait, begin, batch = True, read_clock(), None
+            _thread_state.is_waiting, begin, batch = True, read_clock(), None
             if recorder.gpu is not None:
                 recorder.mark_part("data", begin)
             try:
                 batch = original(self)
                 return batch
             finally:
-                _thread_state.wait = False
+                _thread_state.is_waiting = False
                 recorder.record_data(begin, _count_samples(batch))
 
         return fetch
@@ -249,7 +249,7 @@ def _measure_backward(backward: Callable[..., Any], tensors: Any, *args: Any, **
 
     The pass starts at ``tensors``, a tensor or a sequence. On a GPU it runs in another thread.
     """
-    if _thread_state.backward:
+    if _thread_state.is_in_backward:
         return backward(tensors, *args, **kwargs)
     recorder.can_skip = True
     recorder.record_pass(is_forward=False)
@@ -258,7 +258,7 @@ def _measure_backward(backward: Callable[..., Any], tensors: Any, *args: Any, **
     def arrived() -> None:
         recorder.record_arrival()
         if threading.get_ident() == thread:
-            _thread_state.wait = True  # later waits of this pass are part of this wait
+            _thread_state.is_waiting = True  # later waits of this pass are part of this wait
 
     def on_gradient(_gradient: Any) -> None:
         try:
@@ -266,7 +266,7 @@ def _measure_backward(backward: Callable[..., Any], tensors: Any, *args: Any, **
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
             recorder.fail(error)
 
-    _thread_state.backward = True
+    _thread_state.is_in_backward = True
     try:
         with contextlib.suppress(Exception):  # if the tensor has no gradient, the backward pass itself raises
             root = tensors if hasattr(tensors, "register_hook") else tensors[0]
@@ -276,7 +276,7 @@ def _measure_backward(backward: Callable[..., Any], tensors: Any, *args: Any, **
                 handle = root.register_hook(on_gradient)
         return backward(tensors, *args, **kwargs)
     finally:
-        _thread_state.backward = _thread_state.wait = False
+        _thread_state.is_in_backward = _thread_state.is_waiting = False
         if handle is not None:
             handle.remove()
         recorder.end_backward(begin)
