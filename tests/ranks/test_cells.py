@@ -82,7 +82,7 @@ def test_a_value_that_cannot_be_returned_comes_as_text_with_the_reason(shared, t
 def test_a_value_beyond_the_limit_stays_there(shared):
     value = shared.run("bytes(256 * 1024 * 1024)", on=[0]).values[0]
     assert isinstance(value, ranks.UnsentValue)
-    assert value.why.startswith("The value is bytes of more than 256 MB")
+    assert value.why.startswith("The value is of type bytes and exceeds 256 MB")
 
 
 def test_a_value_that_cannot_be_opened_here_says_so(shared):
