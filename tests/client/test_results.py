@@ -60,7 +60,7 @@ def put(done, rank, value):
 
 
 def test_a_value_that_did_not_come_back_is_an_error_with_its_reason():
-    why = "The value of rank 0 is of type dict, which cannot be pickled (TypeError: cannot pickle '_thread.lock' object)."
+    why = "The value of rank 0 is of type dict, which cannot be pickled (TypeError: cannot pickle a lock)."
     with pytest.raises(ResultUnavailable) as caught:
         job({"repr": "{'lock': 1}", "problem": why}).result()
     assert str(caught.value) == f"{why} Its text: {{'lock': 1}}"
