@@ -124,19 +124,19 @@ def find_all(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
     return checkpoints
 
 
-def search(root: Path, inside: str = "") -> Iterator[Checkpoint]:
-    """Yield the checkpoints in the folder ``inside`` of ``root``, in any order and without metrics; follow no links."""
+def search(root: Path, folder: str = "") -> Iterator[Checkpoint]:
+    """Yield the checkpoints in ``folder``, a path in ``root``, in any order and without metrics; follow no links."""
     try:
-        with os.scandir(root / inside) as scanner:
+        with os.scandir(root / folder) as scanner:
             entries = list(itertools.islice(scanner, _MAX_ENTRIES))
     except OSError:  # missing, or deleted in the meantime
         return
-    prefix = f"{inside}/" if inside else ""
+    prefix = f"{folder}/" if folder else ""
     files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
     is_folder = any(_SHARD.fullmatch(file.name) or _FOLDER_FILE.fullmatch(file.name) for file in files)
-    if inside and files and (is_folder or parse_step(inside) is not None):
-        members = [Path(folder, name) for folder, _, names in os.walk(root / inside) for name in names]
-        yield _make_checkpoint(root, inside, (inside,), members)
+    if folder and files and (is_folder or parse_step(folder) is not None):
+        members = [Path(parent, name) for parent, _, names in os.walk(root / folder) for name in names]
+        yield _make_checkpoint(root, folder, (folder,), members)
         return
     if is_folder:  # only the files directly in ``checkpoint_dir()``
         yield _make_checkpoint(root, ".", [file.name for file in files], files)
@@ -252,7 +252,7 @@ def find_superfluous(keep: KeepRule, checkpoints: Sequence[Checkpoint], now: flo
     candidates: list[Checkpoint] = []
     for group in groups.values():
         rated = [checkpoint for checkpoint in group if keep.metric in checkpoint.metrics]
-        rated.sort(key=lambda checkpoint: checkpoint.metrics[keep.metric], reverse=keep.highest)
+        rated.sort(key=lambda checkpoint: checkpoint.metrics[keep.metric], reverse=keep.is_maximized)
         retained: set[float | str] = set()
         for ordered, limit in ((group, keep.last), (rated, keep.best)):
             retained.update(

@@ -1,4 +1,4 @@
-"""Format times, sizes, counts, numbers, states and lines of output in the same way for all front ends.
+"""Formats times, sizes, counts, numbers, states and lines of output in the same way for all front ends.
 
 Callers must escape a user's text for HTML. ``printable`` and ``styled`` make a line of a program's output safe to
 display: no escape sequences or control characters, limited length. As in a terminal, characters after a backspace or
@@ -35,12 +35,11 @@ _SHAPES = {
 STATE_SHAPES = {state: shape for state, (shape, _) in _SHAPES.items()}
 STATE_SIGNS = {state: sign for state, (_, sign) in _SHAPES.items()}
 #: The label of each display state.
-STATE_WORDS = {state: state.capitalize() for state in _SHAPES}
+STATE_LABELS = {state: state.capitalize() for state in _SHAPES}
 #: The label of each phase of the startup.
-PHASE_WORDS: dict[str, str] = {**{phase: phase.capitalize() for phase in PHASES}, "clean": "Clean up"}
+PHASE_LABELS: dict[str, str] = {**{phase: phase.capitalize() for phase in PHASES}, "clean": "Clean up"}
 TIMES = "\N{MULTIPLICATION SIGN}"
-
-#: Longest unit first: seconds and unit.
+#: Units of time with their lengths in seconds, the longest first.
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -55,8 +54,8 @@ def duration(seconds: float) -> str:
     total = round(max(0.0, seconds))
     for (length, unit), (part, part_unit) in pairwise(_UNITS):
         if total >= length:
-            rest = total % length // part
-            return f"{total // length} {unit} {rest} {part_unit}" if rest else f"{total // length} {unit}"
+            remainder = total % length // part
+            return f"{total // length} {unit} {remainder} {part_unit}" if remainder else f"{total // length} {unit}"
     return f"{total} s"
 
 
@@ -176,9 +175,8 @@ def finding(entry: Mapping[str, Any]) -> str:
     return f"{entry.get('text', '')} {entry.get('remedy', '')}".strip()
 
 
-#: Maximum number of characters shown of a line; the log keeps all of them.
-MAX_SHOWN = 10_000
-
+#: Maximum number of displayed characters of a line; the log contains all of them.
+MAX_LINE_LENGTH = 10_000
 #: ECMA-48: control sequences, operating system commands and other strings, two-character escapes.
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"
@@ -192,18 +190,16 @@ _ESCAPES = re.compile(
 _UNSAFE = re.compile(
     "[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u061c\\u180e\\ufeff\\ufff9-\\uffff\\ud800-\\udfff]"
 )
-
 #: ECMA-48 SGR sequences of the codes that style text without hiding it; 256-colour and 24-bit codes are not included.
 _STYLE = r"(?:[0-79]|2[1-9]|3[0-79]|4[0-79]|9[0-7]|10[0-7]|0[0-79])"
 STYLES = re.compile(rf"(\x1b\[(?:{_STYLE}(?:;{_STYLE})*)?m)")
 #: The styles (bold, faint, italic, underlined, reversed, struck) that each code turns off.
-_TURNED_OFF = {22: (1, 2), 23: (3,), 24: (4,), 27: (7,), 29: (9,)}
-
+_RESET_STYLES = {22: (1, 2), 23: (3,), 24: (4,), 27: (7,), 29: (9,)}
 #: Begin and end (UTF-16 code units, as JavaScript counts) of a part of a line, and its SGR codes separated by spaces.
 Styles = tuple[tuple[int, int, str], ...]
 
 
-def printable(line: str, limit: int = MAX_SHOWN) -> str:
+def printable(line: str, limit: int = MAX_LINE_LENGTH) -> str:
     """Return the line as it is shown; a line of more than ``limit`` characters is cut, and its full length is added."""
     if line.isprintable() and len(line) <= limit:
         return line
@@ -231,7 +227,7 @@ def _get_symbol(code: int) -> str:
     return "\N{REPLACEMENT CHARACTER}" if 0xD800 <= code <= 0xDFFF or code >= 0xFFF9 else f"<U+{code:04X}>"
 
 
-def styled(line: str, limit: int = MAX_SHOWN) -> tuple[str, Styles]:
+def styled(line: str, limit: int = MAX_LINE_LENGTH) -> tuple[str, Styles]:
     """Return the line as it is shown, and the styles of its parts; a line that is cut or overwritten has none."""
     if "\x1b[" not in line or "\r" in line or "\b" in line or len(line) > limit:
         return printable(line, limit), ()
@@ -263,4 +259,4 @@ def _apply_codes(codes: list[int], fonts: set[int], colours: dict[int, str]) -> 
         elif code < 10:
             fonts.update({code} - {5, 6})
         else:
-            fonts.difference_update(_TURNED_OFF.get(code, ()))
+            fonts.difference_update(_RESET_STYLES.get(code, ()))

@@ -59,7 +59,7 @@ class Holder(NamedTuple):
         age = time.time() - self.last_heartbeat
         return f"Its supervisor runs on {self.host}. Last heartbeat: {ago(age) if age >= 60 else 'just now'}."
 
-    def remedy(self, id_: str) -> str:
+    def get_remedy(self, id_: str) -> str:
         """Return what to do about a job whose supervisor runs on another host."""
         return f"Check it on {self.host}. If that host is gone for good, run: distdl lost {short_id(id_)}"
 

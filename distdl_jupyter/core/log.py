@@ -24,7 +24,7 @@ from pathlib import Path
 
 from distdl_jupyter.core import logfile
 from distdl_jupyter.core.events import Event
-from distdl_jupyter.core.humanize import MAX_SHOWN, Styles, styled
+from distdl_jupyter.core.humanize import MAX_LINE_LENGTH, Styles, styled
 from distdl_jupyter.core.view import JobView
 
 #: Equal lines of ranks are folded if they arrive within this many seconds.
@@ -100,7 +100,7 @@ class LogBook:
         if event.get("counts") is not None:  # lines before it were left out
             self._recent = _RecentRows()
         for line in text.split("\n"):
-            is_clean = len(line) <= MAX_SHOWN and line.isprintable()  # styled() would not change it
+            is_clean = len(line) <= MAX_LINE_LENGTH and line.isprintable()  # styled() would not change it
             display_text, styles = (line, ()) if is_clean else styled(line)
             self._add(t, rank, stream, display_text, styles=styles)
 

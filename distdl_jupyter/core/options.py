@@ -21,6 +21,7 @@ from distdl_jupyter.core.packages import check_packages
 
 #: Checks a value (neither None nor "") of a field and returns it. Raises InvalidSpec.
 Check = Callable[[Any, str], Any]
+#: Maximum number of nodes, and of processes per node.
 MAX_PROCESSES = 100_000
 #: Maximum number of restarts; more would in practice be endless.
 MAX_RESTARTS = 1000
@@ -51,7 +52,7 @@ def check_count(value: Any, field: str) -> int:
 
 
 def check_name(value: Any, field: str = "name") -> str:
-    """Return the job's name. Raises InvalidSpec unless it has 1 to 120 printable characters."""
+    """Return the job's name. Raises InvalidSpec unless it has 1 to 120 characters without control characters."""
     if not _NAME.fullmatch(str(value)):
         message = "The name of a job must have 1 to 120 printable characters."
         raise InvalidSpec(message, code="job-name-invalid", field=field)
@@ -134,7 +135,7 @@ class KeepRule:
     last: int
     best: int = 0
     metric: str = ""
-    highest: bool = False
+    is_maximized: bool = False
 
 
 def more_is_better(metric: str) -> bool:
@@ -149,8 +150,8 @@ def parse_keep_rule(text: str, field: str = "keep_checkpoints") -> KeepRule:
         message = f'{field} must be a rule such as "last 3", or "last 3, best 2 of lowest val_loss", not {text!r}.'
         raise InvalidSpec(message, code="keep-checkpoints-invalid", field=field)
     metric = (match["metric"] or "").strip()
-    highest = match["direction"] == "highest" or (match["direction"] is None and more_is_better(metric))
-    return KeepRule(text, int(match["last"]), int(match["best"] or 0), metric, highest)
+    is_maximized = match["direction"] == "highest" or (match["direction"] is None and more_is_better(metric))
+    return KeepRule(text, int(match["last"]), int(match["best"] or 0), metric, is_maximized)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,9 @@ from distdl_jupyter.worker.secret_patterns import MASK, looks_secret
 
 #: Minimum length of a secret; shorter values occur in many texts by chance.
 MIN_SECRET_LENGTH = 6
-#: Characters to hold back at the end of an unfinished line, where a secret could begin; more for longer secrets.
-MAX_HELD_LENGTH = 512
+#: Minimum characters at the end of an unfinished line that are not passed on yet, because a secret may begin there.
+_MIN_DELAYED_LENGTH = 512
+#: Text in the first and the last line of a private key, and at the start of these lines.
 _KEY_MARKER, _BEGIN_MARKER, _END_MARKER = "PRIVATE KEY-----", "-----BEGIN ", "-----END "
 #: Maximum number of lines of a private key; a begin without an end must not mask the whole log.
 _MAX_KEY_LINES = 200
@@ -52,7 +53,7 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def refuse_secrets(options: Mapping[str, Any]) -> None:
-    """Raise InvalidSpec if an option of a cluster or backend holds a secret, because options are stored and shown."""
+    """Raise InvalidSpec if an option of a cluster or backend contains a secret, because options are stored."""
     for name, value in options.items():
         if isinstance(value, str) and (masked := mask_text(value)) != value:
             masked_part = next(part for part in masked.split() if MASK in part)
@@ -79,7 +80,7 @@ class Redactor:
         self._open_keys: dict[Any, int] = {}
         self._mask_name = functools.lru_cache(_MAX_CACHED_NAMES)(self.mask_text)
         self._clean_lines: set[bytes] = set()
-        self._zeroed = [_zero_digits(value) for value in self._values if "\n" not in value]
+        self._zeroed_values = [_zero_digits(value) for value in self._values if "\n" not in value]
         self._multiline_values = [value for value in self._values if "\n" in value]
 
     @classmethod
@@ -103,7 +104,9 @@ class Redactor:
         new = set(_zero_digits(text).split(b"\n")) - self._clean_lines
         if new:
             block = b"\n".join(new)
-            if any(value in block for value in self._zeroed) or secret_patterns.locate(block.decode("utf-8", _ERRORS)):
+            if any(value in block for value in self._zeroed_values) or secret_patterns.locate(
+                block.decode("utf-8", _ERRORS)
+            ):
                 return False
             if len(self._clean_lines) > _MAX_CACHED_LINES:
                 self._clean_lines.clear()
@@ -146,7 +149,7 @@ class Redactor:
     def find_safe_end(self, line: str) -> int:
         """Return how many characters of an unfinished line precede a possible secret and can be passed on."""
         sizes = [len(value) for value in self._values]
-        stop = max(0, len(line) - max([MAX_HELD_LENGTH, *sizes]))
+        stop = max(0, len(line) - max([_MIN_DELAYED_LENGTH, *sizes]))
         secrets = [(start, start + size) for value, size in zip(self._values, sizes, strict=True)
                    if (start := line.find(value, max(0, stop - size), stop + size)) >= 0]  # fmt: skip
         return min(

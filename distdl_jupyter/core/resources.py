@@ -90,7 +90,7 @@ class NodeGpu(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...] = ()
 
 
-class NodeInfo(msgspec.Struct, frozen=True):
+class NodeHardware(msgspec.Struct, frozen=True):
     """The fixed properties of a node: its name, cores and GPUs, and why the GPUs cannot be sampled."""
 
     host: str = ""
@@ -136,7 +136,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
     ranks: dict[int, tuple[_Number, _Number]]
     gpus: dict[int, tuple[_Number, _Number, _Number]] = {}
     torch: dict[int, tuple[float, float]] = {}
-    info: NodeInfo | None = msgspec.field(default=None, name="about")
+    info: NodeHardware | None = msgspec.field(default=None, name="about")
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -170,7 +170,7 @@ class ResourceHistory:
         self.cursor = 0
         #: Number of samples.
         self.count = 0
-        self.nodes: dict[int, NodeInfo] = {}
+        self.nodes: dict[int, NodeHardware] = {}
         #: The newest sample of each node.
         self.samples: dict[int, ResourceSample] = {}
         #: The newest sample of each rank, with its usage.
@@ -196,7 +196,7 @@ class ResourceHistory:
         if line.info is not None:
             self.nodes[line.node] = line.info
         self._torch |= line.torch
-        gpus = [gpu for gpu in self.nodes.get(line.node, NodeInfo()).gpus if gpu.number in line.gpus]
+        gpus = [gpu for gpu in self.nodes.get(line.node, NodeHardware()).gpus if gpu.number in line.gpus]
         usages = {}
         for rank, (cpu, memory) in line.ranks.items():
             rank_gpus = [(gpu.memory, *line.gpus[gpu.number]) for gpu in gpus if rank in gpu.ranks]
@@ -235,7 +235,7 @@ class ResourceHistory:
         """Return the current problems, the most severe first: exhausted memory, then idle GPUs."""
         problems: list[ResourceProblem] = []
         for node, samples in self._recent.items():
-            problems += _find_problems(samples, self.nodes.get(node, NodeInfo()).host)
+            problems += _find_problems(samples, self.nodes.get(node, NodeHardware()).host)
         return sorted(problems, key=lambda problem: ("memory", "gpu_memory", "gpu").index(problem.kind))
 
 

@@ -22,9 +22,9 @@ from distdl_jupyter.core.state import State
 
 #: Maximum number of values of a choice, and of parameters of a sweep.
 MAX_VALUES = 100
-#: The end reason of a trial whose sweep was stopped.
+#: The reason with which a trial ends if its sweep is stopped.
 STOP_REASON = "The sweep was stopped."
-#: Prefix of the end reason of a pruned trial.
+#: Prefix of the reason with which a pruned trial ends.
 PRUNED_PREFIX = "Pruned: "
 #: Ratio between consecutive steps at which trials are compared.
 _STEP_RATIO = 1.05

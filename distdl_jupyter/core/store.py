@@ -155,7 +155,7 @@ class JobFolder:
         except OSError:
             return False
 
-    def result(self, rank: int) -> Path:
+    def get_result_path(self, rank: int) -> Path:
         """Return the path of the pickled return value of a rank."""
         return self.results / f"rank-{rank}.pkl"
 
@@ -172,7 +172,7 @@ class JobFolder:
             environment = dataclasses.replace(self.read_environment(), **fields)
             files.replace_file(self.environment_file, json.dumps(dataclasses.asdict(environment), indent=1))
 
-    def picture(self, number: int, form: str) -> Path:
+    def get_picture_path(self, number: int, form: str) -> Path:
         """Return the path of a picture that ranks have displayed; ``form`` is png or jpeg."""
         return self.pictures / f"{number}.{form}"
 
@@ -182,7 +182,7 @@ class JobFolder:
         A page can show the result, because it is never markup.
         """
         for form in ("png", "jpeg"):
-            with contextlib.suppress(OSError), owned.open_own(self.picture(number, form)) as file:
+            with contextlib.suppress(OSError), owned.open_own(self.get_picture_path(number, form)) as file:
                 data = file.read(pictures.MAX_BYTES + 1)
                 picture_format = pictures.detect_format(data)
                 if picture_format is not None and picture_format.name == form and len(data) <= pictures.MAX_BYTES:

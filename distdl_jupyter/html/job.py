@@ -214,7 +214,7 @@ def explain_state(view: JobView) -> str:
     if view.state not in SETTING_UP_STATES or view.reason or not view.phases:
         return view.reason if view.state in SETTING_UP_STATES else ""
     phase = view.phases[-1]
-    return f"{humanize.PHASE_WORDS[phase.phase]}{f': {phase.detail}' if phase.detail else ''}."
+    return f"{humanize.PHASE_LABELS[phase.phase]}{f': {phase.detail}' if phase.detail else ''}."
 
 
 def format_as_of(view: JobView, *, is_removed: bool) -> str:
@@ -309,7 +309,7 @@ def render_text(view: JobView, book: SeriesBook, spec: JobSpec, result: str = ""
 
 def render_lines(view: JobView, book: SeriesBook, spec: JobSpec, result: str, now: float) -> list[str]:
     """Return the job at the time ``now`` (epoch seconds) as lines of plain text, without its notes."""
-    state_name, wait_seconds = humanize.STATE_WORDS[get_display_state(view)], view.compute_wait(now)
+    state_name, wait_seconds = humanize.STATE_LABELS[get_display_state(view)], view.compute_wait(now)
     elapsed = humanize.duration(view.compute_run_time(now))
     ending = f"{state_name} after {elapsed}" if view.state.ended else f"{state_name}, {elapsed} so far"
     ending += f", waited {humanize.duration(wait_seconds)}" if wait_seconds else ""

@@ -116,6 +116,6 @@ def _load_templates() -> jinja2.Environment:
         shapes={name: Markup(svg) for name, svg in _SHAPES.items()},  # noqa: S704 - constants
         state_colours=_STATE_COLOURS,
         state_shapes=humanize.STATE_SHAPES,
-        state_labels=humanize.STATE_WORDS,
+        state_labels=humanize.STATE_LABELS,
     )
     return environment

@@ -206,7 +206,7 @@ class Job:
             raise JobStillRunning(
                 f"Job {self.id} was asked to stop. {supervisor.describe()}",
                 code="stop-pending",
-                hint=supervisor.remedy(self.id),
+                hint=supervisor.get_remedy(self.id),
             )
 
     def declare_lost(self) -> None:
@@ -239,7 +239,9 @@ class Job:
             )
         if not self.view().state.ended:
             supervisor = self.folder.read_supervisor()
-            hint = f"{supervisor.describe()} {supervisor.remedy(self.id)}" if supervisor.is_on_other_host else remedy
+            hint = (
+                f"{supervisor.describe()} {supervisor.get_remedy(self.id)}" if supervisor.is_on_other_host else remedy
+            )
             raise JobStillRunning(f"Job {self.id} is still {self.state.value}.", code="result-not-ready", hint=hint)
 
     def ask_stacks(self) -> None:

@@ -51,7 +51,7 @@ MAX_OUTPUT_FILES = 10_000
 
 def load_value(folder: JobFolder, rank: RankView) -> Any:
     """Return the value of a rank, None if it left none, for example after os.exec. Raises ResultUnavailable."""
-    path = folder.result(rank.rank)
+    path = folder.get_result_path(rank.rank)
     try:
         with owned.open_own(path) as file:
             return pickle.load(file)

@@ -154,7 +154,7 @@ class Attempt:
             # A rank without a reported result may still have succeeded.
             if exit_.rank in recorder.replaced_programs:
                 evidence = "Another program replaced it (os.exec)."
-            elif recorder.folder.result(exit_.rank).exists():
+            elif recorder.folder.get_result_path(exit_.rank).exists():
                 evidence = "Its result is saved."
         end = {"code": exit_.code, "signal": exit_.signal, "evidence": evidence}
         recorder.write("rank", rank=exit_.rank, status="ended", **end)

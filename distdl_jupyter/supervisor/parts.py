@@ -110,7 +110,7 @@ class PictureStore(ReportStore):
         size = {"form": form.name, "width": form.width, "height": form.height}
         self._recorder.write("picture", number=number, rank=rank, **size)
         text = f"[picture {number}: {form.width}×{form.height}]"
-        name = self._recorder.folder.picture(number, form.name).name
+        name = self._recorder.folder.get_picture_path(number, form.name).name
         self._recorder.write("log", rank=rank, stream="out", text=text, picture=name)
 
     def _store(self, data: bytes, form: str) -> int | None:
@@ -121,7 +121,7 @@ class PictureStore(ReportStore):
             if number > pictures.MAX_PICTURES:
                 self._log_once(f"The job has shown {count(pictures.MAX_PICTURES)} images; later ones are omitted.")
                 return None
-            file = self._recorder.folder.picture(number, form)
+            file = self._recorder.folder.get_picture_path(number, form)
             try:
                 file.parent.mkdir(mode=0o700, exist_ok=True)
                 files.replace_file(file, data)

@@ -160,7 +160,7 @@ def format_other_host(view: JobView) -> str:
     """Return the host of the job's supervisor, with a remedy if it does not respond, or "" if it is this host."""
     if view.remote_writer is None:
         return ""
-    remedy = view.remote_writer.remedy(view.id) if view.remote_writer.is_silent else ""
+    remedy = view.remote_writer.get_remedy(view.id) if view.remote_writer.is_silent else ""
     return f"{view.remote_writer.describe()} {remedy}".rstrip()
 
 

@@ -191,7 +191,7 @@ class JobTable(table.Display):
 
 def _format_state(job: JobRow, _now: float) -> str:
     state = humanize.display_state(job.state, stalled=job.stalled)
-    label = f"{humanize.STATE_SIGNS[state]} {humanize.STATE_WORDS[state]}"
+    label = f"{humanize.STATE_SIGNS[state]} {humanize.STATE_LABELS[state]}"
     is_counted = job.state == "running" and job.total and job.done is not None
     return f"{label} {humanize.percent(job.done or 0, job.total or 1)}" if is_counted else label
 

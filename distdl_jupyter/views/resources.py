@@ -10,7 +10,7 @@ from distdl_jupyter.core import table
 from distdl_jupyter.core.humanize import size
 from distdl_jupyter.core.resources import (
     CURVES,
-    NodeInfo,
+    NodeHardware,
     NodeUsage,
     RankUsage,
     ResourceHistory,
@@ -39,7 +39,7 @@ class Resources:
     """
 
     samples: tuple[ResourceSample, ...]
-    about: dict[int, NodeInfo]
+    about: dict[int, NodeHardware]
     marks: tuple[ResourceProblem, ...]
     strips: dict[str, tuple[RankCurve, ...]]
 
@@ -115,7 +115,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
         return figure.update_layout(height=120 * height + 90, hovermode="x")
 
     def _get_host(self, sample: ResourceSample) -> str:
-        return self.book.nodes.get(sample.node, NodeInfo()).host
+        return self.book.nodes.get(sample.node, NodeHardware()).host
 
 
 def make_resources(book: ResourceHistory, *, running: bool) -> Resources:

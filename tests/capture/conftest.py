@@ -83,7 +83,9 @@ def rank(written: Callable[[CapturedCode], JobFolder]) -> Callable[..., ranks.En
         folder = written(draft)
         ended = ranks.run(folder)
         assert ended.code == 0, ended.out + ended.err
-        ended.value = pickle.loads(folder.result(0).read_bytes()) if folder.result(0).exists() else None
+        ended.value = (
+            pickle.loads(folder.get_result_path(0).read_bytes()) if folder.get_result_path(0).exists() else None
+        )
         return ended
 
     return run

@@ -56,7 +56,7 @@ def job(*results, end="completed"):
 
 
 def put(done, rank, value):
-    done.folder.result(rank).write_bytes(pickle.dumps(value))
+    done.folder.get_result_path(rank).write_bytes(pickle.dumps(value))
 
 
 def test_a_value_that_did_not_come_back_is_an_error_with_its_reason():
@@ -77,7 +77,7 @@ def test_a_value_that_was_deleted_is_an_error_and_a_none_is_not():
 def test_result_opens_nothing_but_the_value_that_it_returns():
     done = job({}, {})
     put(done, 0, 42)
-    done.folder.result(1).write_bytes(b"no pickle")
+    done.folder.get_result_path(1).write_bytes(b"no pickle")
     assert done.result() == 42
     with pytest.raises(ResultUnavailable, match=r"rank-1\.pkl cannot be loaded here"):
         done.results()

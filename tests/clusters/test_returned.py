@@ -130,7 +130,7 @@ def test_slurm_s_folder_replaces_what_an_earlier_attempt_has_left_and_writes_thr
     assert site.collect(folder, 1) == []
     assert (folder.checkpoints / "last.pt").readlink().name == "step-2.pt"
     assert [(folder.outputs / name).read_text() for name in ("model.pt", "log")] == ["new", "new"]
-    assert (folder.result(0).read_text(), (tmp_path / "mine").read_text()) == ("value", "precious")
+    assert (folder.get_result_path(0).read_text(), (tmp_path / "mine").read_text()) == ("value", "precious")
     remove(site)
     assert not site.job.exists()
 

@@ -129,7 +129,7 @@ def test_moments():
 
 
 def test_every_state_and_phase_has_its_word_and_shape():
-    assert humanize.STATE_WORDS[State.RUNNING] == "Running"
-    assert set(humanize.STATE_WORDS) == set(humanize.STATE_SHAPES) == {*State, humanize.STALLED}
-    assert list(humanize.PHASE_WORDS) == list(PHASES)
-    assert humanize.PHASE_WORDS["clean"] == "Clean up"
+    assert humanize.STATE_LABELS[State.RUNNING] == "Running"
+    assert set(humanize.STATE_LABELS) == set(humanize.STATE_SHAPES) == {*State, humanize.STALLED}
+    assert list(humanize.PHASE_LABELS) == list(PHASES)
+    assert humanize.PHASE_LABELS["clean"] == "Clean up"

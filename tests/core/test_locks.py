@@ -86,7 +86,7 @@ def test_another_host_was_heard_when_it_last_wrote_anything(path, tmp_path):
     holder = locks.read_holder(path, log)
     assert holder.is_silent
     assert holder.describe() == "Its supervisor runs on login1. Last heartbeat: 3 min ago."
-    assert holder.remedy("20260101-000000-k3f9") == (
+    assert holder.get_remedy("20260101-000000-k3f9") == (
         "Check it on login1. If that host is gone for good, run: distdl lost k3f9")  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core.humanize import MAX_SHOWN, printable, styled
+from distdl_jupyter.core.humanize import MAX_LINE_LENGTH, printable, styled
 from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
@@ -211,9 +211,9 @@ def test_backspaces_and_returns_draw_over():
 
 def test_a_very_long_line_is_cut_with_its_length():
     text = printable("x" * 64_000)
-    assert len(text) < MAX_SHOWN + 40
+    assert len(text) < MAX_LINE_LENGTH + 40
     assert text.endswith("x … (64,000 characters)")
-    assert printable("x" * MAX_SHOWN) == "x" * MAX_SHOWN
+    assert printable("x" * MAX_LINE_LENGTH) == "x" * MAX_LINE_LENGTH
 
 
 @given(st.text())

@@ -150,7 +150,7 @@ def test_a_job_that_has_delivered_is_done_without_the_end_of_its_log(first_lost)
     assert again.results() == [3, 3]
     assert [note["code"] for note in again.view().notes][-1] == "done-without-supervisor"
     jobs.cut_log(job, first_lost)
-    job.folder.result(1).unlink()
+    job.folder.get_result_path(1).unlink()
     assert attach(job.id).wait(20).state is State.LOST
 
 

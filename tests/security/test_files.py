@@ -150,7 +150,7 @@ def test_a_look_at_jobs_of_another_user_starts_nothing_that_they_name(distdl_hom
 
 def test_a_value_that_others_may_have_written_is_not_opened(tmp_path):
     job = finished()
-    value = job.folder.result(0)
+    value = job.folder.get_result_path(0)
     value.chmod(0o666)
     with pytest.raises(DistDLError, match="is writable by others"):
         job.results()

@@ -160,7 +160,7 @@ def show(story: Recording, data: bytes, ranks: tuple[int, ...] = (0,)) -> None:
     form = pictures.detect_format(data)
     assert form is not None
     number = len(list((story.folder.path / "pictures").glob("*"))) + 1
-    file = story.folder.picture(number, form.name)
+    file = story.folder.get_picture_path(number, form.name)
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(data)
     for rank in ranks:

@@ -99,9 +99,9 @@ def test_other_words_are_the_same(node):
     assert node("words.clock(given)", now) == humanize.clock(now)
     assert node("words.shortId('20261121-024912-k3f9')") == humanize.short_id("20261121-024912-k3f9")
     assert node("words.PHASES") == list(PHASES)
-    words = [humanize.STATE_WORDS[state] for state in State]
+    words = [humanize.STATE_LABELS[state] for state in State]
     assert node("given.map(words.stateWord)", [state.value for state in State]) == words
-    assert node("words.PHASES.map(words.phaseWord)") == [humanize.PHASE_WORDS[phase] for phase in PHASES]
+    assert node("words.PHASES.map(words.phaseWord)") == [humanize.PHASE_LABELS[phase] for phase in PHASES]
     assert node("[NaN, Infinity, -Infinity].map(words.number)") == [
         humanize.number(x) for x in (math.nan, math.inf, -math.inf)
     ]
