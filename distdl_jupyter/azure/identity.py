@@ -41,8 +41,10 @@ SIGN_OUT_NOTE = (
     "~/.IdentityService). Tokens in it stay valid until they expire: delete it, or revoke the sessions of your account."
 )
 SUBSCRIPTIONS_VERSION = "2022-12-01"
-#: Seconds to wait for the device code, and the minimum remaining validity of a cached token in seconds.
-_PROMPT_SECONDS, _MIN_VALIDITY_SECONDS = 60.0, 300.0
+#: Seconds to wait for the device code.
+_PROMPT_SECONDS = 60.0
+#: Minimum remaining validity of a cached token in seconds.
+_MIN_VALIDITY_SECONDS = 300.0
 #: Seconds before a token cache that looks empty is read again.
 _RETRY_SECONDS = 1.0
 #: (pattern of an azure-identity error, remedy). The first match is used.
@@ -193,7 +195,7 @@ class _SignInAttempt:
 
     @property
     def prompt(self) -> AzurePrompt | None:
-        """The address and code to show to the user, None for a browser sign-in."""
+        """The address and code to show to the user, or None for a browser sign-in."""
         return self.code and AzurePrompt(*self.code[:2], max(0.0, self.code[2] - time.time()))
 
 

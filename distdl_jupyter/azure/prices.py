@@ -83,7 +83,7 @@ def fetch(size: str = "", region: str = "", currency: str = "") -> dict[str, Pri
 
 
 def find_cached(size: str, region: str = "", currency: str = "") -> Price | None:
-    """Return the cached price of a size, None if it is not cached or no region is set. Sends no request."""
+    """Return the cached price of a size, or None if it is not cached or no region is set. Sends no request."""
     with contextlib.suppress(DistDLError):
         return _load_cache(*resolve_region(region, currency)).get(size.removeprefix(SIZE_PREFIX).lower())
     return None

@@ -55,7 +55,7 @@ class RestClient:
             page = self.get(next_link)
 
     def post(self, path: str, api_version: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the data of a POST request, {} for an empty response. Raises AzureRefused."""
+        """Return the data of a POST request, or {} for an empty response. Raises AzureRefused."""
         response = self.send("POST", path, api_version, {}, body or {})
         return response.json() if response.content else {}
 

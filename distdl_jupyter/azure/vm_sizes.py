@@ -116,7 +116,7 @@ class VmSize:
 
     @property
     def ethernet_text(self) -> str:
-        """The Ethernet rate: ``80 Gb/s``, "" if unknown."""
+        """The Ethernet rate: ``80 Gb/s``, or "" if it is unknown."""
         return "" if self.ethernet_gbps is None else f"{self.ethernet_gbps:g} Gb/s"
 
     @property

@@ -75,7 +75,7 @@ class CapturedCode:
             module.copy(folder.code)
 
     @functools.cached_property
-    def facts(self) -> CodeAnalysis:
+    def analysis(self) -> CodeAnalysis:
         """The calls and names in the source texts; analyzed once."""
         return analyze(self.texts, self.aliases, self.imports)
 

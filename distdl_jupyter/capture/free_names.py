@@ -37,8 +37,10 @@ _PYTHON_NAMES = {
     *("__name__", "__file__", "__doc__", "__builtins__", "__spec__", "__package__", "__loader__", "__annotations__"),
     *("__cached__", "__class__", "__module__", "__qualname__"),
 }
-#: Notebook names that ranks also have (``_`` is also the usual name of gettext's function), and those they lack.
-_RANK_NAMES, _NOTEBOOK_NAMES = {"display", "_"}, {"get_ipython", "__IPYTHON__"}
+#: Notebook names that ranks also have (``_`` is also the usual name of gettext's function).
+_RANK_NAMES = {"display", "_"}
+#: Notebook names that ranks lack.
+_NOTEBOOK_NAMES = {"get_ipython", "__IPYTHON__"}
 #: Code that reads or imports one of these can define names that its source does not show.
 _DYNAMIC_NAMES = {"exec", "eval", "globals", "locals", "builtins", "__builtins__"}
 _DYNAMIC_IMPORTS = {"*", "__main__", "builtins"}

@@ -77,7 +77,7 @@ def collect_sources(report: PickleReport, location: CodeLocation) -> dict[str, d
 
 
 def read_function_text(function: types.FunctionType, location: CodeLocation) -> CodeText | None:
-    """Return the text of a function, None if unknown."""
+    """Return the text of a function, or None if it is unknown."""
     text, first_line = read_code_text(function.__code__.co_filename, location), function.__code__.co_firstlineno
     if text is None:
         return None

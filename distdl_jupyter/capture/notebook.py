@@ -29,12 +29,12 @@ class CodeLocation:
 
     @property
     def name(self) -> str:
-        """File name of the notebook, "" if unknown."""
+        """File name of the notebook, or "" if it is unknown."""
         return Path(self.path).name if self.path else ""
 
     @property
     def folder(self) -> Path | None:
-        """Folder of the notebook, None if it does not exist on this machine."""
+        """Folder of the notebook, or None if it does not exist on this machine."""
         parent = Path(self.path).parent if self.path else None
         return parent if parent is not None and parent.is_absolute() and parent.is_dir() else None
 
@@ -69,7 +69,7 @@ def _find_notebook_path(ip: Any) -> str:
 
 
 def find_cell_number(filename: str) -> int | None:
-    """Return the execution count of the cell with this file name, None for other files."""
+    """Return the execution count of the cell with this file name, or None for other files."""
     compiler = getattr(get_shell(), "compile", None)
     format_name = getattr(compiler, "format_code_name", None)
     label = format_name(filename) if format_name is not None else None
@@ -78,7 +78,7 @@ def find_cell_number(filename: str) -> int | None:
 
 
 def read_code_text(filename: str, location: CodeLocation) -> CodeText | None:
-    """Return the source for a code object's file name, None if unknown."""
+    """Return the source for a code object's file name, or None if it is unknown."""
     text = "".join(linecache.getlines(filename))
     if not text:
         return None

@@ -135,7 +135,7 @@ def _is_plain(cls: type) -> bool:
 
 
 def _make_counterpart(obj: Any) -> tuple[Any, ...] | None:
-    """Return the call that creates a rank's counterpart of ``obj``, None for ordinary objects."""
+    """Return the call that creates a rank's counterpart of ``obj``, or None for ordinary objects."""
     for name in _SYSTEM_STREAMS:
         if obj is getattr(sys, name) or obj is getattr(sys, f"__{name}__"):
             return getattr, (sys, name)

@@ -19,8 +19,10 @@ from typing import Any
 
 from cloudpickle import list_registry_pickle_by_value
 
-#: Limits of the search: items per container, parts per value. The rest is sent too; its size counts for its owner.
-_MAX_ITEMS, _MAX_PARTS = 1000, 20_000
+#: Maximum number of searched items per container. The others are sent too; their size counts for their owner.
+_MAX_ITEMS = 1000
+#: Maximum number of searched parts per value.
+_MAX_PARTS = 20_000
 #: Prefixes of the modules of IPython's objects, which refer to all names of the notebook.
 IPYTHON_PREFIXES = ("IPython.", "ipykernel.")
 #: Types without parts that are sent with them.
@@ -54,7 +56,7 @@ def find_reloaded(value: Any) -> tuple[str, str] | None:
 
 
 def find_module(function: types.FunctionType) -> str:
-    """Return the module whose globals a function uses, "" if ranks cannot import it or it is registered by value."""
+    """Return the module whose globals a function uses, or "" if ranks cannot import it or it is registered by value."""
     name = str(getattr(function.__globals__.get("__spec__"), "name", ""))
     by_value = any(f"{name}.".startswith(f"{module}.") for module in list_registry_pickle_by_value())
     if by_value or name in ("", "__main__") or name != function.__globals__.get("__name__"):

@@ -507,7 +507,7 @@ def _find_unequal(records: Sequence[Record], key: str) -> list[int]:
 def _measure_gaps(records: Sequence[Record], key: str) -> list[float]:
     """Return for each tensor the norm of the largest difference from the first record."""
     tensors = zip(*(record[key] for record in records), strict=True)
-    return [max(math.dist(first[1], other[1]) for other in others) for first, *others in tensors]
+    return [max((math.dist(first[1], other[1]) for other in others), default=0.0) for first, *others in tensors]
 
 
 def _fit_factor(rank: Record, single: Record) -> tuple[float, float]:

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
-#: Maximum numbers of concurrent uploads, and of concurrent parts of a file.
-_MAX_UPLOADS, _MAX_PARTS = 4, 2
+#: Maximum number of concurrent uploads.
+_MAX_UPLOADS = 4
+#: Maximum number of concurrently uploaded parts of a file.
+_MAX_PARTS = 2
 _UPLOADED_FOLDERS = ("outputs", "results")
 LOG_NAME = "log.txt"
 

@@ -31,8 +31,10 @@ from distdl_jupyter.node.data_cache import Cache, StagingFailed, mask_secrets
 #: The name in progress bars and error messages. Names of data sources never contain a space.
 LABEL = "Python packages"
 _READY_FILE = "ready.json"
-#: Maximum numbers of lines and characters of an installer's error output in a message.
-_MAX_LINES, _MAX_CHARACTERS = 12, 1500
+#: Maximum number of lines of an installer's error output in a message.
+_MAX_LINES = 12
+#: Maximum number of characters of that output in a message.
+_MAX_CHARACTERS = 1500
 #: Download progress of pip (``--progress-bar raw``).
 _PROGRESS_PATTERN = re.compile(r"Progress (\d+) of (\d+)")
 _ERROR_PREFIX = re.compile(r"^(?:ERROR|error|CRITICAL|PackagesNotFoundError|.*Error): ?")
@@ -65,7 +67,7 @@ def from_options(options: Any) -> PackageRequest:
 
 
 def find_environment(request: PackageRequest, cache_directory: str = "") -> str:
-    """Return the Python of a complete environment; "" if there is none or if no packages are requested."""
+    """Return the Python of a complete environment, or "" if there is none or if no packages are requested."""
     if not any(request.to_json().values()):
         return ""
     folder = request.get_folder(Cache(cache_directory))
@@ -73,7 +75,7 @@ def find_environment(request: PackageRequest, cache_directory: str = "") -> str:
 
 
 def find_missing_packages(spec: Any) -> PackageRequest | None:
-    """Return the packages to install for a job; None if there are none or if the job's Python already has them."""
+    """Return the packages to install for a job, or None if there are none or if the job's Python already has them."""
     request = from_options(spec)
     content = request.to_json()
     if not any(content.values()):

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.data import DataSource
 
-#: The maximum lifetime of a signature, and how far its start is backdated, because clocks differ.
-SIGNATURE_LIFETIME, _CLOCK_TOLERANCE = timedelta(hours=1), timedelta(minutes=15)
+#: The maximum lifetime of a signature.
+SIGNATURE_LIFETIME = timedelta(hours=1)
+#: How far the start of a signature is backdated, because clocks differ.
+_CLOCK_TOLERANCE = timedelta(minutes=15)
 
 
 # listings ------------------------------------------------------------------------------
@@ -43,8 +45,8 @@ class Listing(NamedTuple):
     is_single: bool = False
 
 
-def get_address(source: DataSource) -> str:
-    """Return the address that the stager opens for a source in S3, Google Cloud Storage or on a web server."""
+def get_store_url(source: DataSource) -> str:
+    """Return the URL of the store that the stager opens for a source in S3, Google Cloud Storage or on a web server."""
     return f"{source.scheme}://{source.container}"
 
 
@@ -58,10 +60,11 @@ def get_s3_settings(source: DataSource) -> dict[str, str]:
 
 
 def list_store(source: DataSource) -> Listing:
-    """Return the listing of a source outside Blob. Raises DataUnavailable if it is empty or cannot be listed."""
-    access = stores.Reader(source.name, source.scheme, get_address(source), settings=get_s3_settings(source), retries=4)
+    """Return the listing of a source in another store. Raises DataUnavailable if it is empty or cannot be listed."""
+    url, settings = get_store_url(source), get_s3_settings(source)
     try:
-        return access.use(lambda store: _list_objects(store, source))
+        reader = stores.Reader(source.name, source.scheme, url, settings=settings, retries=4)
+        return reader.use(lambda store: _list_objects(store, source))
     except StagingFailed as failure:
         raise DataUnavailable(failure.text, code="data-not-listed", hint=failure.remedy) from None
     except stores.StoreError as error:
@@ -91,13 +94,13 @@ def _list_objects(store: Any, source: DataSource) -> Listing:
         raise DataUnavailable(
             f"{source.container} sends neither an ETag nor a modification time for {source.prefix!r}.",
             code="data-without-version",
-            hint="Download the file and use its path, or upload it to a store.",
+            hint="Download the file and use its path, or upload it to an object store.",
         )
     return Listing((Item(source.prefix, meta["size"], stores.get_version(meta), ""),), is_single=True)
 
 
 def list_blobs(account: BlobServiceClient, source: DataSource) -> Listing:
-    """Return the listing of a source in Blob. Raises DataUnavailable if it is empty or cannot be listed."""
+    """Return the listing of a source in Azure Blob Storage. Raises the errors of ``list_store``."""
     prefix = source.prefix.strip("/")
     with translate_errors(source.address):
         if items := tuple(sorted(_iter_blobs(account, source, f"{prefix}/" if prefix else ""))):
@@ -161,7 +164,7 @@ def sign_source(account: BlobServiceClient, source: DataSource, *, is_blob: bool
 
 
 def _has_directories(account: BlobServiceClient) -> bool:
-    """Return whether the account has a hierarchical namespace; False if unknown."""
+    """Return whether the account has a hierarchical namespace, or False if unknown."""
     from azure.core.exceptions import AzureError
 
     with contextlib.suppress(AzureError):
@@ -187,8 +190,8 @@ def _to_data_unavailable(location: str, error: object, role: str) -> DataUnavail
     code = getattr(error, "error_code", None) or ""
     code, status = str(getattr(code, "value", code)), getattr(error, "status_code", None)
     text = mask(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
-    if code in stores.AZURE_REFUSALS:
-        cause, remedy = stores.AZURE_REFUSALS[code]
+    if code in stores.AZURE_ERRORS:
+        cause, remedy = stores.AZURE_ERRORS[code]
         slug = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", code).lower()
         return DataUnavailable(f"{location}: {cause} ({code}).", code=f"storage-{slug}", hint=remedy.format(role=role))
     if status:

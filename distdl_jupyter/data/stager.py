@@ -60,8 +60,10 @@ _RENEW_TIMEOUT_SECONDS = 600.0
 _MAX_DOWNLOADS = 3
 #: Control characters, which obstore does not allow in names.
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
-#: The maximum number of bytes of a name (NAME_MAX), and of a path below the folder (PATH_MAX is 4096).
-_MAX_NAME, _MAX_PATH = 255, 3000
+#: The maximum number of bytes of a name (NAME_MAX).
+_MAX_NAME = 255
+#: The maximum number of bytes of a path below the folder (PATH_MAX is 4096).
+_MAX_PATH = 3000
 _RENAME_HINT = "Rename the object, or use another prefix."
 #: Exit code if the program that sent the request has ended.
 _ORPHANED_EXIT_CODE = 3
@@ -71,7 +73,7 @@ _ORPHANED_EXIT_CODE = 3
 
 
 class Item(NamedTuple):
-    """One object: its ``version`` (see ``stores``), and the MD5 of its content in base64, "" if unknown."""
+    """One object: its ``version`` (see ``stores``), and the MD5 of its content in base64, or "" if it is unknown."""
 
     name: str
     size: int
@@ -149,11 +151,11 @@ class StdioChannel:
     def read_request(self) -> dict[str, Any]:
         """Return the first line; from then on, the program exits when its input ends."""
         request: dict[str, Any] = json.loads(self._source.readline())
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._read_responses, daemon=True).start()
         return request
 
     def send(self, message: dict[str, Any], *, is_last: bool = False) -> None:
-        """Write a message; after one with ``is_last``, the other side may close both streams."""
+        """Write a message; after one with ``is_last``, the reader may close both streams."""
         self._has_finished = is_last
         with self._write_lock:
             try:
@@ -178,7 +180,7 @@ class StdioChannel:
                 ) from None
             return str(response["sas"])
 
-    def _listen(self) -> None:
+    def _read_responses(self) -> None:
         try:
             for line in self._source:
                 self._responses.put(json.loads(line))
@@ -194,7 +196,7 @@ class StagedFile(NamedTuple):
     """An object that becomes a file: ``path`` in the folder of its source, ``cache_path`` in the cache."""
 
     source: StagedSource
-    access: stores.Reader
+    reader: stores.Reader
     item: Item
     path: str
     cache_path: str
@@ -284,10 +286,11 @@ class DataStager:
             self._tree.folder(source.name, folder)
         total = sum(item.size for item in files.values())
         self._counts[source.name] = {"done": 0, "total": total, "cached": 0, "files": 0, "of": len(files)}
-        ask = partial(self._channel.request_signature, source.name)
-        access = stores.Reader(source.name, source.kind, source.address, ca=self._ca, settings=source.settings, ask=ask)
+        sign = partial(self._channel.request_signature, source.name)
+        settings = source.settings
+        reader = stores.Reader(source.name, source.kind, source.address, ca=self._ca, settings=settings, sign=sign)
         return [
-            StagedFile(source, access, item, path, self._cache.path(source.address, item.name, item.version))
+            StagedFile(source, reader, item, path, self._cache.path(source.address, item.name, item.version))
             for path, item in files.items()
         ]
 
@@ -358,7 +361,7 @@ class DataStager:
                 raise
 
         try:
-            file.access.use(read)
+            file.reader.use(read)
         except stores.StoreError as error:
             raise stores.make_read_error(name, file.source.address, item.name, error) from None
 

@@ -132,7 +132,7 @@ class JobStaging:
         return {
             **fields,
             "kind": source.scheme,
-            "address": f"{account.url.rstrip('/')}/{source.container}" if account else sources.get_address(source),
+            "address": f"{account.url.rstrip('/')}/{source.container}" if account else sources.get_store_url(source),
             "prefix": source.prefix if listing.is_single or not source.prefix else f"{source.prefix}/",
             "settings": sources.get_s3_settings(source),
             "items": sources.shard(listing.items, node, self._spec.node_count) if source.shard else listing.items,
@@ -187,6 +187,6 @@ class JobStaging:
 
 
 def _read_cache_limit() -> int | None:
-    """Return the cache limit of a node in bytes, None for the default. Raises InvalidSpec."""
+    """Return the cache limit of a node in bytes, or None for the default. Raises InvalidSpec."""
     value = os.environ.get(LIMIT_VARIABLE)
     return 0 if value == "0" else parse_size(value, LIMIT_VARIABLE)

@@ -42,19 +42,20 @@ _REASONS = {
 }
 #: HTTP statuses that may be temporary.
 _TEMPORARY_STATUSES = {408, 429, 500, 502, 503, 504}
+#: Azure roles for reading data and for uploading outputs.
 READER_ROLE, WRITER_ROLE = "Storage Blob Data Reader", "Storage Blob Data Contributor"
-_FIREWALL_REFUSAL = (
+_FIREWALL_ERROR = (
     "The storage account blocks requests from this network",
     "Allow this machine's network in the account's networking settings, or use a private endpoint.",
 )
 #: Azure error code: (problem, remedy). ``{role}`` is the required role.
-AZURE_REFUSALS = {
+AZURE_ERRORS = {
     "AuthorizationPermissionMismatch": (
         "The signed-in account does not have permission",
         "Assign it the role {role} (and Storage Blob Delegator, to sign) on the account, and wait a few minutes.",
     ),
-    "AuthorizationFailure": _FIREWALL_REFUSAL,
-    "AuthorizationSourceIPMismatch": _FIREWALL_REFUSAL,
+    "AuthorizationFailure": _FIREWALL_ERROR,
+    "AuthorizationSourceIPMismatch": _FIREWALL_ERROR,
     "AuthenticationFailed": (
         "Azure rejected the sign-in for this storage account",
         "Sign in to Azure again, and check the clock of this machine.",
@@ -66,10 +67,10 @@ _REMEDIES = {
     "a profile in ~/.aws/credentials, or a role.",
     "gs": "Set credentials with permission to list and read: GOOGLE_APPLICATION_CREDENTIALS with the path of "
     "a key, or a service account.",
-    "https": "Use a public file, or a file in a store: blob://, s3:// or gs://.",
+    "https": "Use a public file, or a file in an object store: blob://, s3:// or gs://.",
 }
 #: HTTP status: (problem, remedy).
-_REFUSALS = {
+_STATUS_ERRORS = {
     404: ("no longer exists", "Check whether the file was deleted, then submit the job again."),
     409: ("cannot be read now", "If the blob is in the archive tier, rehydrate it first."),
     412: (
@@ -101,7 +102,7 @@ def _to_store_error(error: BaseException) -> StoreError:
 def make_read_error(source: str, address: str, name: str, error: StoreError) -> StagingFailed:
     """Return the error for an object that cannot be read."""
     if error.status and error.status not in _TEMPORARY_STATUSES:
-        problem, remedy = _REFUSALS.get(error.status, ("cannot be read", ""))
+        problem, remedy = _STATUS_ERRORS.get(error.status, ("cannot be read", ""))
         return StagingFailed(f"{name!r} of {source} {problem} ({error}).", remedy, source)
     host = address.split("/")[2] if address.startswith("https:") else address
     return StagingFailed(
@@ -120,7 +121,7 @@ def _get_error_types() -> tuple[type[BaseException], ...]:
 
 
 def get_version(meta: ObjectMeta) -> str:
-    """Return the version of an object: its ETag without quotes, else its modification time, "" if both are missing."""
+    """Return the version of an object: its ETag without quotes, its modification time, or "" if both are missing."""
     if meta["e_tag"]:
         return meta["e_tag"].replace('"', "")
     modified_at = meta["last_modified"].timestamp()
@@ -128,13 +129,13 @@ def get_version(meta: ObjectMeta) -> str:
 
 
 def build_condition(scheme: str, version: str) -> dict[str, Any]:
-    """Return the options of a request that reads only this version; {} if the store cannot check it."""
+    """Return the options of a request that reads only this version, or {} if the store cannot check it."""
     is_weak = version.startswith(("W/", "time-"))  # RFC 9110, 13.1.1: If-Match compares strong ETags only
     return {} if scheme == "https" and is_weak else {"if_match": f'"{version}"'}
 
 
 def read_certificates() -> str:
-    """Return the CA certificates that environment variables name, as PEM text; "" if there are none."""
+    """Return the CA certificates that environment variables name, as PEM text, or "" if there are none."""
     paths = {os.environ.get(name) for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")}
     files = [Path(path) for path in sorted(filter(None, paths)) if os.access(path, os.R_OK)]
     return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
@@ -146,7 +147,7 @@ def read_certificates() -> str:
 class Reader:
     """Reads one source at ``address`` (see ``stager``).
 
-    ``ask`` returns a new SAS token for Azure Blob Storage; ``ca`` contains additional CA certificates as PEM text.
+    ``sign`` returns a new SAS token for Azure Blob Storage; ``ca`` contains additional CA certificates (PEM).
     """
 
     def __init__(
@@ -157,13 +158,13 @@ class Reader:
         *,
         ca: str = "",
         settings: Mapping[str, str] | None = None,
-        ask: Callable[[], str] = str,
+        sign: Callable[[], str] = str,
         retries: int = 12,
     ) -> None:
         self._source = source
         self._scheme = scheme
         self._address = address
-        self._stores = _iter_stores(scheme, address, f"{ca}\n{read_certificates()}", settings or {}, ask, retries)
+        self._stores = _iter_stores(scheme, address, f"{ca}\n{read_certificates()}", settings or {}, sign, retries)
         self._lock = threading.Lock()
         self._store: ObjectStore | None = None
 
@@ -173,11 +174,11 @@ class Reader:
         Thread-safe. Raises StagingFailed, StoreError, and any exception of ``operation``.
         """
         store: ObjectStore | None = None
-        denied = StoreError(0, "")
+        denial = StoreError(0, "")
         for _ in range(_MAX_ATTEMPTS):
             with self._lock:
                 if self._store is store:  # else another thread has already opened the next store
-                    self._store = self._open(denied)
+                    self._store = self._open(denial)
                 store = self._store
             assert store is not None
             try:
@@ -185,16 +186,16 @@ class Reader:
             except _get_error_types() as caught:
                 error = _to_store_error(caught)
                 if error.status in (401, 403):
-                    denied = error
-                elif error.status or not denied.status:  # without a machine role, the error has no status
+                    denial = error
+                elif error.status or not denial.status:  # without a machine role, the error has no status
                     raise error from None
-        raise self._to_denial(denied)
+        raise self._to_denial(denial)
 
-    def _open(self, denied: StoreError) -> ObjectStore:
+    def _open(self, denial: StoreError) -> ObjectStore:
         try:
             return next(self._stores)
         except StopIteration:
-            raise self._to_denial(denied) from None
+            raise self._to_denial(denial) from None
         except ImportError:
             raise StagingFailed(
                 "obstore is not installed in the Python that runs the ranks.",
@@ -205,7 +206,7 @@ class Reader:
 
     def _to_denial(self, error: StoreError) -> StagingFailed:
         if self._scheme == "blob":
-            problem = AZURE_REFUSALS.get(error.code) or AZURE_REFUSALS["AuthorizationPermissionMismatch"]
+            problem = AZURE_ERRORS.get(error.code) or AZURE_ERRORS["AuthorizationPermissionMismatch"]
             text = f"Azure Blob denied access to {self._source} ({error})."
             return StagingFailed(text, problem[1].format(role=READER_ROLE), self._source)
         text = f"No permission to read {self._address}" if error.status else f"Cannot read {self._address}"
@@ -213,7 +214,7 @@ class Reader:
 
 
 def _iter_stores(
-    scheme: str, address: str, certificates_pem: str, settings: Mapping[str, str], ask: Callable[[], str], retries: int
+    scheme: str, address: str, certificates: str, settings: Mapping[str, str], sign: Callable[[], str], retries: int
 ) -> Iterator[ObjectStore]:
     """Yield the stores to try for a source, each with different credentials."""
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
@@ -225,8 +226,8 @@ def _iter_stores(
         "user_agent": "distdl-jupyter",
         "allow_http": settings.get("endpoint", "").startswith("http://"),
     }
-    if "BEGIN CERTIFICATE" in certificates_pem:
-        client_options["root_certificate"] = certificates_pem
+    if "BEGIN CERTIFICATE" in certificates:
+        client_options["root_certificate"] = certificates
     backoff = {"init_backoff": dt.timedelta(seconds=0.2), "max_backoff": dt.timedelta(seconds=20), "base": 2}
     retry_config = {"max_retries": retries, "retry_timeout": dt.timedelta(minutes=3), "backoff": backoff}
     options: Any = {"client_options": client_options, "retry_config": retry_config}
@@ -246,7 +247,7 @@ def _iter_stores(
     while scheme == "blob":
         # Use a credential provider, because AzureStore prefers a service principal in the environment to a SAS token.
         # Use each token until the service rejects it, because clocks may differ.
-        provider: Any = functools.partial(dict, sas_token=ask(), expires_at=None)
+        provider: Any = functools.partial(dict, sas_token=sign(), expires_at=None)
         account = endpoint.rpartition("/")[2].partition(".")[0]
         yield AzureStore(container, account_name=account, endpoint=endpoint, credential_provider=provider, **options)
 

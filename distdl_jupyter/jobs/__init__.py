@@ -13,7 +13,7 @@ from typing import Any
 
 
 class _CallableModule(ModuleType):
-    """This module."""
+    """A module that can be called."""
 
     def __call__(self) -> Any:
         """Return all jobs in the data directory of this user, newest first."""

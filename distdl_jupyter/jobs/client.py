@@ -36,7 +36,7 @@ from distdl_jupyter.core.tracking import TrackerRecord
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.jobs import job_list, rerun, results
 from distdl_jupyter.jobs.reader import POLL_SECONDS, JobReader, finalize_abandoned
-from distdl_jupyter.jobs.rerun import EarlierCode
+from distdl_jupyter.jobs.rerun import StoredCode
 from distdl_jupyter.supervisor import control
 from distdl_jupyter.views.job_table import JobRow, JobTable
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.steps import ProfileDisplay, StepTimesDisplay
 
     #: The code of a job: captured, or that of an earlier job.
-    Code: TypeAlias = CapturedCode | EarlierCode
+    Code: TypeAlias = CapturedCode | StoredCode
 
 
 class Job:

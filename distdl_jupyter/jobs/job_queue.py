@@ -33,7 +33,7 @@ _MAX_ROWS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingJob:
-    """A queued job and its position in the queue (None: unknown). ``user`` is "" for jobs of this user.
+    """A queued job. ``position`` in the queue is None if it is unknown, ``user`` is "" for jobs of this user.
 
     ``target`` is the cluster where it is queued.
     """
@@ -93,7 +93,7 @@ class Queue(table.Display):
     clusters: tuple[ClusterQueue, ...] = field(default=())
 
     def _parts(self) -> Iterator[str | table.Rows]:
-        if running := [(_format_held(job), short_id(job.job), job.label) for job in self.holding]:
+        if running := [(_format_resources(job), short_id(job.job), job.label) for job in self.holding]:
             yield from (table.WholeRows([_HOLDING_HEADER, *running]), "")
         waiting_rows = self._format_waiting()
         yield table.WholeRows([_WAITING_HEADER, *waiting_rows]) if waiting_rows else "No jobs are queued."
@@ -119,14 +119,14 @@ class Queue(table.Display):
         ]
 
 
-def _format_held(job: Holding) -> str:
+def _format_resources(job: Holding) -> str:
     parts = [f"GPU {', '.join(job.gpus)}"] if job.gpus else []
     parts += [format_amount(name, value) for name, value in (("cores", job.cores), ("memory", job.memory)) if value]
     return ", ".join(parts)
 
 
 def queue() -> Queue:
-    """Return the queue of this machine with the jobs of all users, and this user's jobs that are queued elsewhere."""
+    """Return the queue of this machine with the jobs of all users, and this user's jobs in other queues."""
     entries = slots.read_entries()
     use = get_machine_use(entries)
     return Queue(
@@ -142,15 +142,16 @@ def get_machine_use(entries: list[QueueEntry] | None = None) -> MachineUse:
     """Return the resources of this machine that queue entries hold; read the entries if none are passed."""
     entries = slots.read_entries() if entries is None else entries
     labels = {gpu.uuid: str(gpu.number) for gpu in machine.list_gpus()}
-    held = [entry for entry in entries if entry.has_resources]
+    active_entries = [entry for entry in entries if entry.has_resources]
     total = queueing.get_totals(len(labels))
-    used = {gpu for entry in held for gpu in entry.gpus}
+    used_gpus = {gpu for entry in active_entries for gpu in entry.gpus}
     free = {
-        name: max(0.0, limit - sum(job.request.amounts.get(name, 0) for job in held)) for name, limit in total.items()
+        name: max(0.0, limit - sum(entry.request.amounts.get(name, 0) for entry in active_entries))
+        for name, limit in total.items()
     }
-    free["gpus"] = float(sum(gpu not in used for gpu in labels))
-    holding = tuple(queueing.make_holding(entry, labels) for entry in held)
-    return MachineUse(holding=holding, total=total, free=free, waiting=len(entries) - len(held))
+    free["gpus"] = float(sum(gpu not in used_gpus for gpu in labels))
+    holding = tuple(queueing.make_holding(entry, labels) for entry in active_entries)
+    return MachineUse(holding=holding, total=total, free=free, waiting=len(entries) - len(active_entries))
 
 
 def _list_cluster_queues() -> Iterator[ClusterQueue]:
@@ -173,7 +174,7 @@ def _list_cluster_queues() -> Iterator[ClusterQueue]:
 
 
 def _list_waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
-    """Yield the queued jobs of this machine, in order, then this user's queued jobs elsewhere."""
+    """Yield the queued jobs of this machine, in order, then this user's jobs in other queues."""
     entries = {entry.key: entry for entry in slot_entries}
     rows = {
         listed.row.id: listed.row

@@ -129,11 +129,11 @@ def plan_spec(
     )
     _check_min_node_count(spec)
     if is_local and any(getattr(spec, name) for name in packages.FIELDS):
-        spec = _use_ready_python(spec)
+        spec = _use_cached_python(spec)
     return spec, secret_values, lambda: _compute_plan(spec, cluster, cluster_options, backend, backend_options)
 
 
-def _use_ready_python(spec: JobSpec) -> JobSpec:
+def _use_cached_python(spec: JobSpec) -> JobSpec:
     """Return the spec with the Python of its package environment if that exists, so that the job can start warm."""
     from distdl_jupyter.data import packages as environments  # lazy: few jobs request packages
 
@@ -194,9 +194,9 @@ def _select_options(kind: registry.Kind, name: str, options: Mapping[str, Any]) 
     return {field.name: options[field.name] for field in registry.get_options(kind, name) if field.name in options}
 
 
-def _check_unknown(options: Mapping[str, Any], used: set[str], label: str, target: str) -> None:
+def _check_unknown(options: Mapping[str, Any], plugin_options: set[str], label: str, target: str) -> None:
     for name in options:
-        if name not in OPTIONS and name not in used:
+        if name not in OPTIONS and name not in plugin_options:
             raise InvalidSpec(
                 f"Neither the backend {label} nor the cluster {target} has an option {name}.",
                 code="option-of-neither",
@@ -208,9 +208,8 @@ def _check_unknown(options: Mapping[str, Any], used: set[str], label: str, targe
 def resolve_data(value: Any, working_directory: Path, cluster: Cluster) -> tuple[DataSource, ...]:
     """Return the sources of ``data=`` for a cluster, with absolute local paths. Raises InvalidSpec."""
     data = tuple(_make_absolute(source, working_directory) for source in parse_sources(value))
-    refused = why_data_unsupported(cluster)
-    if data and refused:
-        raise refused
+    if data and (error := make_data_error(cluster)) is not None:
+        raise error
     sharded = next((source for source in data if source.shard and not source.is_stored), None)
     if sharded is not None:
         raise InvalidSpec(
@@ -230,8 +229,8 @@ def resolve_data(value: Any, working_directory: Path, cluster: Cluster) -> tuple
     return data
 
 
-def why_data_unsupported(cluster: Cluster) -> InvalidSpec | None:
-    """Return why a cluster does not support data sources, None if it does."""
+def make_data_error(cluster: Cluster) -> InvalidSpec | None:
+    """Return the error if a cluster does not support data sources, or None if it does."""
     if cluster.has_agents or cluster.can_mount:
         return None
     return InvalidSpec(

@@ -109,7 +109,7 @@ def read_page(reader: PageReader) -> bool:
     State and newest log rows are always read, old curves only for a short time.
     """
     has_changes = reader.advance(_READ_SECONDS)
-    while not reader.is_complete and not reader.is_idle:
+    while not reader.has_first_log and not reader.is_idle:
         has_changes = reader.advance(_READ_SECONDS) or has_changes
     return has_changes
 

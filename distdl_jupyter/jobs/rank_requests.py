@@ -139,7 +139,7 @@ def request_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequenc
 
 
 def _why_not_recordable(view: JobView, ranks: Sequence[int] | None) -> str:
-    """Return why no step can be recorded, as the end of a sentence; "" if steps can be recorded."""
+    """Return the end of the sentence that says why no step can be recorded, or "" if steps can be recorded."""
     if view.state.ended:
         return f"has ended ({view.state.value}), so it has no step to record."
     if view.compute_target == "azureml":

@@ -39,11 +39,15 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.locks import Holder
 
 #: Seconds without events after which a reader checks that the writer is alive.
-_MAX_SILENCE_SECONDS = 1.0
+_WRITER_TIMEOUT_SECONDS = 1.0
 #: Seconds between two polls of the file.
 POLL_SECONDS = 0.1
-#: Maximum bytes of one read: of events; for pages, of events, and of samples, which are slower to decode.
-_BATCH_BYTES, _PAGE_BATCH_BYTES, _PAGE_SAMPLE_BYTES = 8 * 1024 * 1024, 512 * 1024, 128 * 1024
+#: Maximum bytes of events in one read.
+_BATCH_BYTES = 8 * 1024 * 1024
+#: Maximum bytes of events in one read for pages.
+_PAGE_BATCH_BYTES = 512 * 1024
+#: Maximum bytes of samples in one read for pages. Samples are slower to decode.
+_PAGE_SAMPLE_BYTES = 128 * 1024
 #: Number of newest events that are checked for several supervisors that died in a row.
 _MAX_LATEST_EVENTS = 100
 #: Number of step records whose mean is shown while a job runs.
@@ -72,9 +76,9 @@ class JobReader:
         self._received_at = 0.0
 
     def read(self) -> list[Event]:
-        """Return the next events (a few megabytes at most) and fold them into ``view``; [] if there are none."""
+        """Return the next events (a few megabytes at most, [] if there are none) and fold them into ``view``."""
         batch = self._read_next()
-        return self.read() if self.listen(received=bool(batch)) else batch
+        return self.read() if self.check_writer(received=bool(batch)) else batch
 
     def _read_next(self) -> list[Event]:
         while True:
@@ -99,7 +103,7 @@ class JobReader:
         return batch
 
     def fold(self, event: Event) -> None:
-        """Apply an event to the view and the curves. Raises JobNotFound for one in an unknown format."""
+        """Apply an event to the view and the curves. Raises JobNotFound if its format is unknown."""
         try:
             self.view.apply(event)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -123,10 +127,11 @@ class JobReader:
             f"rm -r {shlex.quote(str(self.folder.path))}",
         )
 
-    def listen(self, *, received: bool) -> bool:
-        """Note whether events were received; if a running job is quiet for too long, check that it has a writer.
+    def check_writer(self, *, received: bool) -> bool:
+        """Check that a running job has a writer if there were no events for ``_WRITER_TIMEOUT_SECONDS``.
 
-        Return True if this call wrote the job's end, which can then be read.
+        ``received`` says whether there are new events. Return True if this call recorded the final state, which can
+        then be read.
         """
         now = time.monotonic()
         if received:
@@ -135,7 +140,7 @@ class JobReader:
                 self._received_at = now - (max(0.0, time.time() - written) if written else 0.0)
             if self.view.remote_writer is not None:
                 self._note_writer()
-        elif not self.view.state.ended and now - self._received_at > _MAX_SILENCE_SECONDS:
+        elif not self.view.state.ended and now - self._received_at > _WRITER_TIMEOUT_SECONDS:
             self._received_at = now
             return self._finalize()
         return False
@@ -170,7 +175,7 @@ class JobReader:
             pass
         return self.view
 
-    def follow(self, poll: float = POLL_SECONDS) -> Iterator[list[Event]]:
+    def follow(self, interval: float = POLL_SECONDS) -> Iterator[list[Event]]:
         """Yield batches of events until the job has ended and all of them were read."""
         while True:
             batch = self.read()
@@ -179,7 +184,7 @@ class JobReader:
             elif self.view.state.ended:
                 return
             else:
-                time.sleep(poll)
+                time.sleep(interval)
 
     @functools.cached_property
     def source_job(self) -> SourceJob | None:
@@ -204,13 +209,13 @@ class PageReader(JobReader):
     def __init__(self, folder: JobFolder, *, tail: int = MAX_ROWS) -> None:
         super().__init__(folder, curves=True)
         self.window = LogWindow(folder.log, self.view.process_count, tail)
-        #: Whether all initial events (``has_first_events``) and the initial log (``is_complete``) were read.
-        self.has_first_events = self.is_complete = False
+        #: Whether all initial events and the initial log were read.
+        self.has_first_events = self.has_first_log = False
         #: ``version`` increases with every step that reads data; ``is_idle`` is true after a step that read none.
         self.version, self.is_idle = 0, False
         self.resources = ResourceHistory(folder.resources)
         self.steps = StepTimesReader(folder.steps, NEWEST_STEPS)
-        self._first_end = 0
+        self._first_log_size = 0
 
     @property
     def log(self) -> LogBook:
@@ -236,7 +241,7 @@ class PageReader(JobReader):
                 break
             if lock is not None:
                 time.sleep(0.0005)
-        ended = self.listen(received=self.version > previous_version)
+        ended = self.check_writer(received=self.version > previous_version)
         return ended or self.version > previous_version
 
     def step(self) -> bool:
@@ -246,9 +251,9 @@ class PageReader(JobReader):
         if not self.has_first_events and self.cursor > previous:
             return True
         if not self.has_first_events:
-            self.has_first_events, self._first_end = True, logfile.get_size(self.folder.log)
+            self.has_first_events, self._first_log_size = True, logfile.get_size(self.folder.log)
         has_new_rows = self.window.read_more(self.view)
-        self.is_complete = self.is_complete or not has_new_rows or self.window.cursor >= self._first_end
+        self.has_first_log = self.has_first_log or not has_new_rows or self.window.cursor >= self._first_log_size
         samples = self.resources.read(_PAGE_SAMPLE_BYTES)
         has_steps = self.steps.read()
         return has_new_rows or self.cursor > previous or bool(samples) or has_steps
@@ -260,13 +265,13 @@ class PageReader(JobReader):
         """Read everything written so far and return the view."""
         while self.step():
             pass
-        if self.listen(received=False):
+        if self.check_writer(received=False):
             self.catch_up()
         return self.view
 
 
 def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = None) -> bool:
-    """End a job that no longer has a writer; return True if this call wrote the end.
+    """End a job that no longer has a writer; return True if this call recorded its final state.
 
     Do nothing while a writer is alive, or may be alive on a host other than ``lost_supervisor.host``. Raises OSError,
     UntrustedError.

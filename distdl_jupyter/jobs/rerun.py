@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 
-class EarlierCode:
+class StoredCode:
     """The code of an earlier job, or of a sweep, for a new job.
 
     ``checkpoints`` selects which of the earlier job's checkpoints are copied. ``parameters`` (variables of the code)
@@ -119,7 +119,7 @@ class EarlierCode:
 
 
 #: Spec, secret values and code of a new job.
-NewJob = tuple["JobSpec", dict[str, str], EarlierCode]
+NewJob = tuple["JobSpec", dict[str, str], StoredCode]
 
 
 def prepare_trial(folder: JobFolder, number: int, parameters: Mapping[str, Any], secrets: Mapping[str, str]) -> NewJob:
@@ -138,7 +138,7 @@ def prepare_trial(folder: JobFolder, number: int, parameters: Mapping[str, Any],
         parameters=dict(parameters),
         script_arguments=(*sweep.script_arguments, *flags),
     )
-    return spec, dict(secrets), EarlierCode(folder, sweep, parameters=variables, flags=flags)
+    return spec, dict(secrets), StoredCode(folder, sweep, parameters=variables, flags=flags)
 
 
 def prepare_rerun(folder: JobFolder, options: Mapping[str, Any], **fields: Any) -> NewJob:
@@ -148,10 +148,10 @@ def prepare_rerun(folder: JobFolder, options: Mapping[str, Any], **fields: Any) 
     options, else from this process's environment. Raises InvalidSpec if one is missing or an option is invalid,
     PluginUnavailable, JobNotFound.
     """
-    earlier = folder.read_spec()
-    spec, secrets = _build_spec(folder, earlier, options)
-    spec = _make_spec(spec, earlier, resumed_from="", forked_at=None, **fields)
-    return spec, secrets, EarlierCode(folder, earlier)
+    original = folder.read_spec()
+    spec, secrets = _build_spec(folder, original, options)
+    spec = _make_spec(spec, original, resumed_from="", forked_at=None, **fields)
+    return spec, secrets, StoredCode(folder, original)
 
 
 def prepare_move(folder: JobFolder, options: Mapping[str, Any]) -> NewJob:
@@ -160,27 +160,28 @@ def prepare_move(folder: JobFolder, options: Mapping[str, Any]) -> NewJob:
     It resumes from the same checkpoints and waits for the same jobs. Raises the errors of ``prepare_resume``, and
     InvalidSpec for a run of a study.
     """
-    earlier = folder.read_spec()
-    if earlier.group is not None:
+    original = folder.read_spec()
+    if original.group is not None:
         raise InvalidSpec(
-            f"Job {folder.id} is part of {earlier.group.name} and must stay on its cluster.",
+            f"Job {folder.id} is part of {original.group.name} and must stay on its cluster.",
             code="rerun-of-group",
             field="compute_target",
             hint="Start all runs of it there with compute_target.",
         )
-    spec, secrets = _build_spec(folder, dataclasses.replace(earlier, priority=_read_priority(folder, earlier)), options)
+    queued = dataclasses.replace(original, priority=_read_priority(folder, original))
+    spec, secrets = _build_spec(folder, queued, options)
     spec = _make_spec(
         spec,
-        earlier,
-        resumed_from=earlier.resumed_from,
-        forked_at=earlier.forked_at,
-        check=earlier.check,
-        after=spec.after or tuple(id_ for id_ in earlier.after if JobStore().get_folder(id_).path.exists()),
+        original,
+        resumed_from=original.resumed_from,
+        forked_at=original.forked_at,
+        check=original.check,
+        after=spec.after or tuple(id_ for id_ in original.after if JobStore().get_folder(id_).path.exists()),
         moved_from=folder.id,
     )
     if folder.has_checkpoints:
         _check_can_resume(folder, spec)
-    return spec, secrets, EarlierCode(folder, earlier, checkpoints="all" if folder.has_checkpoints else "none")
+    return spec, secrets, StoredCode(folder, original, checkpoints="all" if folder.has_checkpoints else "none")
 
 
 def _read_priority(folder: JobFolder, spec: JobSpec) -> int:
@@ -195,7 +196,7 @@ def prepare_resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Ch
     ``options`` replace those of the earlier job. Raises InvalidSpec, for example without a checkpoint,
     PluginUnavailable, JobNotFound.
     """
-    earlier = folder.read_spec()
+    original = folder.read_spec()
     if not folder.has_checkpoints:
         raise InvalidSpec(
             f"Job {folder.id} saved no checkpoint, so it cannot be resumed.",
@@ -204,11 +205,11 @@ def prepare_resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Ch
             hint="Rerun it from the start. To make a job resumable, save checkpoints in "
             "distdl_jupyter.checkpoint_dir().",
         )
-    spec, secrets = _build_spec(folder, earlier, options)
+    spec, secrets = _build_spec(folder, original, options)
     _check_can_resume(folder, spec)
     forked_at = checkpoint.step if checkpoint else None
-    spec = _make_spec(spec, earlier, resumed_from=folder.id, forked_at=forked_at)
-    return spec, secrets, EarlierCode(folder, earlier, checkpoints=checkpoint or "all")
+    spec = _make_spec(spec, original, resumed_from=folder.id, forked_at=forked_at)
+    return spec, secrets, StoredCode(folder, original, checkpoints=checkpoint or "all")
 
 
 def _check_can_resume(folder: JobFolder, spec: JobSpec) -> None:
@@ -223,58 +224,58 @@ def _check_can_resume(folder: JobFolder, spec: JobSpec) -> None:
         )
 
 
-def _make_spec(spec: JobSpec, earlier: JobSpec, **changes: Any) -> JobSpec:
+def _make_spec(spec: JobSpec, original: JobSpec, **changes: Any) -> JobSpec:
     """Return the spec of a new job outside any study, with the code and values of an earlier one."""
     submitter = f"{os.uname().nodename}:{os.getpid()}"
-    fields = {"group": None, "moved_from": "", "parameters": earlier.parameters, "submitter": submitter, **changes}
+    fields = {"group": None, "moved_from": "", "parameters": original.parameters, "submitter": submitter, **changes}
     return dataclasses.replace(spec, id=create_id(), created=time.time(), capture_seconds=0.0, trial=None, **fields)
 
 
-def find_secrets(earlier: JobSpec, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
+def find_secrets(original: JobSpec, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
     """Return the values of the earlier job's secret variables, from the options or this process's environment."""
-    missing = [name for name in earlier.secret_variables if name not in values and name not in os.environ]
+    missing = [name for name in original.secret_variables if name not in values and name not in os.environ]
     if missing:
         raise InvalidSpec(
-            f"{', '.join(missing)} was set for job {earlier.id}, but its value is not stored.",
+            f"{', '.join(missing)} was set for job {original.id}, but its value is not stored.",
             code="rerun-secret-missing",
             field="environment_variables",
             hint="Set it in the environment of this process, or submit the job from its notebook again.",
         )
-    return {name: str(values[name]) if name in values else os.environ[name] for name in earlier.secret_variables}
+    return {name: str(values[name]) if name in values else os.environ[name] for name in original.secret_variables}
 
 
-def _build_spec(folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
+def _build_spec(folder: JobFolder, original: JobSpec, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
     """Return the earlier job's spec with other options, checked like any new job, and its secret values.
 
     The new job does not wait for other jobs unless the options name some.
     """
     if not options:
-        return dataclasses.replace(earlier, after=()), find_secrets(earlier)
+        return dataclasses.replace(original, after=()), find_secrets(original)
     from distdl_jupyter.jobs import jobspec
 
     resolved = jobspec.resolve_options(options)
-    variables = {**earlier.environment_variables, **dict(resolved.get("environment_variables") or {})}
+    variables = {**original.environment_variables, **dict(resolved.get("environment_variables") or {})}
     old_options: dict[str, Any] = {
-        name: getattr(earlier, name) for name, option in OPTIONS.items() if option.is_inherited
+        name: getattr(original, name) for name, option in OPTIONS.items() if option.is_inherited
     }
-    if resolved.get("compute_target", earlier.compute_target) == earlier.compute_target:
-        old_options |= earlier.cluster_options
-    if resolved.get("distributed_backend", earlier.distributed_backend) == earlier.distributed_backend:
-        old_options |= earlier.backend_options
-    if "node_count" in resolved and isinstance(resolved["node_count"], int) and earlier.min_node_count is not None:
-        old_options["min_node_count"] = min(earlier.min_node_count, resolved["node_count"])
-    secrets = find_secrets(earlier, variables)
+    if resolved.get("compute_target", original.compute_target) == original.compute_target:
+        old_options |= original.cluster_options
+    if resolved.get("distributed_backend", original.distributed_backend) == original.distributed_backend:
+        old_options |= original.backend_options
+    if "node_count" in resolved and isinstance(resolved["node_count"], int) and original.min_node_count is not None:
+        old_options["min_node_count"] = min(original.min_node_count, resolved["node_count"])
+    secrets = find_secrets(original, variables)
     remaining = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
     new_options = override(old_options, remaining) | {"environment_variables": {**variables, **secrets}}
-    spec, secrets = jobspec.build(_load_draft(folder, earlier), new_options, id_=create_id(), python=earlier.python)
+    spec, secrets = jobspec.build(_load_draft(folder, original), new_options, id_=create_id(), python=original.python)
     if not {"vm_size", "price_per_hour", "compute_target"} & resolved.keys():
         spec = dataclasses.replace(
-            spec, price_per_hour=earlier.price_per_hour, currency=earlier.currency, price_source=earlier.price_source
+            spec, price_per_hour=original.price_per_hour, currency=original.currency, price_source=original.price_source
         )
-    return dataclasses.replace(spec, versions=earlier.versions), secrets
+    return dataclasses.replace(spec, versions=original.versions), secrets
 
 
-def _load_draft(folder: JobFolder, earlier: JobSpec) -> CapturedCode:
+def _load_draft(folder: JobFolder, original: JobSpec) -> CapturedCode:
     """Return the draft of an earlier job's code; its files are copied, not captured again."""
     from distdl_jupyter.capture import CapturedCode
 
@@ -283,13 +284,13 @@ def _load_draft(folder: JobFolder, earlier: JobSpec) -> CapturedCode:
     except (OSError, ValueError) as error:
         raise _make_unreadable_error(folder, error) from error
     return CapturedCode(
-        kind=earlier.kind,
-        name=earlier.name,
-        source=earlier.source,
-        captured=earlier.captured,
+        kind=original.kind,
+        name=original.name,
+        source=original.source,
+        captured=original.captured,
         payload_json=payload,
-        secret_arguments=frozenset(number for number, text in enumerate(earlier.script_arguments) if text == "•••"),
-        secret_variables=frozenset(earlier.secret_variables),
+        secret_arguments=frozenset(number for number, text in enumerate(original.script_arguments) if text == "•••"),
+        secret_variables=frozenset(original.secret_variables),
     )
 
 

@@ -50,7 +50,7 @@ MAX_OUTPUT_FILES = 10_000
 
 
 def load_value(folder: JobFolder, rank: RankView) -> Any:
-    """Return the value of a rank, None if it left none, for example after os.exec. Raises ResultUnavailable."""
+    """Return the value of a rank, or None if it left none, for example after os.exec. Raises ResultUnavailable."""
     path = folder.get_result_path(rank.rank)
     try:
         with owned.open_own(path) as file:
@@ -103,7 +103,7 @@ def make_job_failed(folder: JobFolder, view: JobView) -> JobFailed:
 
 
 def _rebuild_exception(error: dict[str, Any]) -> BaseException | None:
-    """Return the rank's exception with its arguments; None if its class is not loaded here or cannot be instantiated.
+    """Return the rank's exception with its arguments, or None if its class is not loaded or cannot be instantiated.
 
     Only already imported classes are used, and only classes of this package run code.
     """
@@ -325,7 +325,7 @@ def list_output_files(root: Path) -> list[OutputFile]:
 
 
 def find_output_file(root: Path, path: str | Path) -> Path | None:
-    """Return the regular file at a path below ``root``, None if it is anything else or a link leads outside.
+    """Return the regular file at a path below ``root``, or None if it is anything else or a link leads outside.
 
     After this check, only the user's processes can create a link there.
     """

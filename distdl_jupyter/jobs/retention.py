@@ -178,7 +178,7 @@ def _select_old(seconds: float | None, keep: int | None) -> tuple[list[OldJob], 
 
 
 def _find_keep_reason(folder: JobFolder, state: str) -> Reason | None:
-    """Return why a job must be kept regardless of its age, None if it may be deleted."""
+    """Return why a job must be kept regardless of its age, or None if it may be deleted."""
     if folder.path.lstat().st_uid != os.geteuid():
         return "other-user"
     ended, holder = State(state).ended, folder.read_supervisor()

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.views.job_table import JobRow, RowGroup
 
-#: The module that drives a sweep, started like a supervisor.
+#: The driver of a sweep, which is started like a supervisor.
 DRIVER_MODULE = "distdl_jupyter.studies.sweep_driver"
 #: Seconds after the end of a run within which the next run may still start.
 _NEXT_RUN_SECONDS = 8.0
 #: Maximum number of drivers that may die in a row without any trial started or ended in between.
-_MAX_TRIES = 3
+_MAX_RESTARTS = 3
 
 
 def list_studies(jobs: Sequence[JobRow]) -> list[JobRow]:
@@ -58,7 +58,7 @@ def list_empty_sweeps(jobs: Sequence[JobRow]) -> list[JobRow]:
     store, studies = JobStore(kind="sweeps"), []
     for id_ in store.list_ids():
         if id_ not in with_trials:
-            with contextlib.suppress(JobNotFound):  # has been removed
+            with contextlib.suppress(JobNotFound):  # it was removed
                 spec = store.get_folder(id_).read_spec()
                 if spec.group is not None:
                     studies.append(_make_row(make_job_row(JobView.from_spec(spec), spec, time.time()), ()))
@@ -205,7 +205,7 @@ def get_sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State,
 
 
 def _read_end(folder: JobFolder) -> dict[str, Any]:
-    """Return how a sweep ended, empty if it has not."""
+    """Return how a sweep ended, or {} if it has not."""
     try:
         end = json.loads((folder.path / "end.json").read_text(encoding="utf-8"))
         return {**end, "state": State(end["state"])}
@@ -224,8 +224,8 @@ def _restart_driver(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, d
         if lock is None:
             return State.RUNNING, {}
         try:
-            if not (end := _read_end(folder)) and _is_hopeless(folder, runs):
-                problem = f"The process that controls the sweep died {_MAX_TRIES + 1} times in a row."
+            if not (end := _read_end(folder)) and _count_restart(folder, runs):
+                problem = f"The process that controls the sweep died {_MAX_RESTARTS + 1} times in a row."
                 record_end(folder, State.LOST, problem, f"See {folder.supervisor_log} for the cause. {hint}")
                 end = _read_end(folder)
             if end:
@@ -240,16 +240,16 @@ def _restart_driver(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, d
     return State.RUNNING, {}
 
 
-def _is_hopeless(folder: JobFolder, runs: Sequence[JobRow]) -> bool:
-    """Count a restart of the driver, and return whether too many died without any trial started or ended since."""
+def _count_restart(folder: JobFolder, runs: Sequence[JobRow]) -> bool:
+    """Count a restart of the driver, and return whether there were too many without a new or ended trial."""
     path, progress = folder.path / "driven-on.json", [len(runs), sum(State(run.state).ended for run in runs)]
     try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))
-        tries = earlier["tries"] + 1 if earlier["come"] == progress else 1
+        record = json.loads(path.read_text(encoding="utf-8"))
+        attempts = record["tries"] + 1 if record["come"] == progress else 1
     except (OSError, ValueError, KeyError, TypeError):
-        tries = 1
-    files.write_json(path, {"come": progress, "tries": tries})
-    return tries > _MAX_TRIES
+        attempts = 1
+    files.write_json(path, {"come": progress, "tries": attempts})
+    return attempts > _MAX_RESTARTS
 
 
 def reopen_sweep(folder: JobFolder) -> None:

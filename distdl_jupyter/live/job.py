@@ -111,7 +111,7 @@ class LiveJob:
     @property
     def has_first_log(self) -> bool:
         """Whether the log has been read up to its end at least once, so that it can be sent to pages."""
-        return self._reader is not None and self._reader.is_complete
+        return self._reader is not None and self._reader.has_first_log
 
     @property
     def is_settled(self) -> bool:

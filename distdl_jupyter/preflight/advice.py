@@ -81,7 +81,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastJob:
-    """One earlier job. ``seconds`` is the time from submission to the end, None if unknown."""
+    """One earlier job. ``seconds`` is the time from submission to the end, or None if it is unknown."""
 
     id: str
     name: str

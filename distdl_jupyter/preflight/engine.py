@@ -50,7 +50,7 @@ def report(draft: CapturedCode, spec: JobSpec) -> CheckReport:
 def _run_checks(draft: CapturedCode, spec: JobSpec) -> Iterator[Check]:
     from distdl_jupyter.preflight import names, training  # lazy: the server gives advice without these
 
-    code = draft.facts
+    code = draft.analysis
     backend = training.find_backend(spec)
     checks: list[Check | None] = [
         names.check_names(draft, spec),

@@ -111,7 +111,7 @@ def _is_literal_path(node: ast.expr) -> bool:
 
 
 def check_sources(code: CodeAnalysis, spec: JobSpec) -> Check | None:
-    """Check that each ``data_path("name")`` in the code has a data source; None if no data are used."""
+    """Check that each ``data_path("name")`` in the code has a data source. Return None if no data is used."""
     calls = _find_data_path_calls(code)
     if not (spec.data or calls):
         return None
@@ -140,7 +140,7 @@ def _check_missing_sources(calls: list[Call], sources: tuple[DataSource, ...]) -
 
 
 def _read_source_name(call: ast.Call) -> str | None:
-    """Return the literal name in a call or the default; None if it is not a literal."""
+    """Return the literal name in a call or the default, or None if it is not a literal."""
     argument = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "name"), None)
     if argument is None:
         return "data"

@@ -30,7 +30,7 @@ _NOT_READ_TEXT = "the code is not available, so it was not checked"
 
 
 def find_backend(spec: JobSpec) -> Any:
-    """Return the backend of the job, None if it is unknown here."""
+    """Return the backend of the job, or None if it is unknown here."""
     with contextlib.suppress(DistDLError):
         return registry.load_backend(spec.distributed_backend, {})[0]
     return None
@@ -111,7 +111,7 @@ def _make_not_initialized(usage: Any, draft: CapturedCode, spec: JobSpec, code: 
 
 
 def check_calls(draft: CapturedCode) -> Check | None:
-    """Check that a cell or script does more than define functions and classes; None if it does, and for functions."""
+    """Check that a cell or script does more than define functions and classes. Return None if it does."""
     if draft.kind == "function" or not draft.texts:
         return None
     tree = try_parse(draft.texts[0].text)
@@ -133,7 +133,7 @@ def check_calls(draft: CapturedCode) -> Check | None:
 
 
 def check_processes(code: CodeAnalysis, spec: JobSpec) -> Check | None:
-    """Check that the code does not start training processes itself; None if it does not, or for a single process.
+    """Check that the code does not start training processes itself. Return None if it does not.
 
     This is only a warning, because every process of the job may run workers that do not communicate.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.views.job_page import JobCheck
 
-#: Maximum steps and maximum seconds of each of the two runs; maximum ranks in the check of a job.
-MAX_STEPS, _MAX_SECONDS, _MAX_RANKS = 100, 900.0, 4
+#: Maximum steps of each of the two runs.
+MAX_STEPS = 100
+#: Maximum seconds of each of the two runs.
+_MAX_SECONDS = 900.0
+#: Maximum ranks in the check of a job.
+_MAX_RANKS = 4
 #: Maximum seconds between the end of the first run and the start of the second one.
 _START_SECONDS = 10.0
 #: Seconds between two polls of a run.
@@ -42,7 +47,7 @@ def check(
     """Run the first training steps of a function on several ranks and on one process, and compare them.
 
     The unchanged function runs on two ranks, or as set by ``options`` (those of ``submit``), and exits after
-    ``steps`` optimizer steps, as by ``sys.exit()``. Then one process repeats these steps with the ``DataLoader``
+    ``steps`` optimizer steps, as with ``sys.exit()``. Then one process repeats these steps with the ``DataLoader``
     batches of all ranks, from the same weights. Samples, losses, gradients and weights are compared; ``.findings``
     lists what is wrong and which line to change.
 
@@ -52,15 +57,14 @@ def check(
     """
     if isinstance(function, client.Job):
         return compare(function, steps=steps, **options)
-    draft = capture.capture_function(function, tuple(args), dict(kwargs or {}))
-    return compare(draft, steps=steps, **options)
+    return compare(capture.capture_function(function, tuple(args), dict(kwargs or {})), steps=steps, **options)
 
 
 def compare(code: CapturedCode | Job, *, steps: int = 3, **options: Any) -> Comparison:
     """Run ``check`` for captured code, or for the code and the values of a job."""
     job = start(code, steps=steps, **options)
-    counts = plural(steps, "step"), plural(job.spec.process_count, "process")
-    sys.stderr.write(f"Check: {counts[0]} on {counts[1]}, then on one with the same samples.\n")
+    processes = plural(job.spec.process_count, "process")
+    sys.stderr.write(f"Check: {plural(steps, 'step')} on {processes}, then on one with the same samples.\n")
     sys.stderr.flush()
     single_run = finish(job)
     if job.state is not State.COMPLETED:
@@ -75,15 +79,12 @@ def start(code: CapturedCode | Job, *, steps: int = 3, **options: Any) -> Job:
     The code of a job runs on as many ranks as the job had, but at least 2 and at most ``_MAX_RANKS``.
     ``options`` replace those of the job.
     """
-    if isinstance(code, client.Job):
-        return _start_from_job(code, steps, options)
-    resolved = _check_options(options, steps)
-    name = str(resolved.pop("name", code.name))
-    return client.launch(code, check={"steps": steps, "replay": ""}, **resolved, name=f"{name}, check"[-120:])
-
-
-def _start_from_job(job: Job, steps: int, options: Mapping[str, Any]) -> Job:
-    spec = job.spec
+    check = {"steps": steps, "replay": ""}
+    if not isinstance(code, client.Job):
+        resolved = _check_options(options, steps)
+        name = str(resolved.pop("name", code.name))
+        return client.launch(code, check=check, **resolved, name=f"{name}, check"[-120:])
+    spec = code.spec
     if spec.kind == "ranks":
         raise InvalidSpec(
             "A session of persistent ranks has no training code of its own, so it cannot be checked.",
@@ -92,33 +93,24 @@ def _start_from_job(job: Job, steps: int, options: Mapping[str, Any]) -> Job:
             hint="Start the cell that trains with %%distributed --check.",
         )
     ranks = min(max(2, spec.process_count), _MAX_RANKS)
-    defaults = {
-        "process_count_per_node": ranks,
-        "node_count": 1,
-        "compute_target": "local",
-        **jobspec.resolve_options(options),
-    }
+    defaults: dict[str, Any] = {"process_count_per_node": ranks, "node_count": 1, "compute_target": "local"}
+    defaults |= jobspec.resolve_options(options)
     if spec.distributed_backend == registry.SINGLE_PROCESS_BACKEND:
         defaults.setdefault("distributed_backend", registry.DEFAULT_BACKEND)
-    resolved = {**_check_options(defaults, steps), "name": f"{job.name.removesuffix(', check')}, check"[-120:]}
-    return client.relaunch(job, check={"steps": steps, "replay": ""}, **resolved)
+    resolved = {**_check_options(defaults, steps), "name": f"{code.name.removesuffix(', check')}, check"[-120:]}
+    return client.relaunch(code, check=check, **resolved)
 
 
 def finish(job: Job) -> Job | None:
-    """Wait for the run on several ranks and repeat its steps on one process; return that job or None.
+    """Wait for the run on several ranks and repeat its steps on one process; return that job, or None if it failed.
 
     An interrupt stops the run.
     """
     _wait(job)
     if job.state is not State.COMPLETED:
         return None
-    settings: dict[str, Any] = {
-        "node_count": 1,
-        "process_count_per_node": 1,
-        "name": f"{job.name} on one process"[-120:],
-    }
-    check = {"steps": job.spec.check["steps"], "replay": str(job.folder.path)}
-    single_run = client.relaunch(job, check=check, **settings)
+    check, name = {**job.spec.check, "replay": str(job.folder.path)}, f"{job.name} on one process"[-120:]
+    single_run = client.relaunch(job, check=check, node_count=1, process_count_per_node=1, name=name)
     files.write_json(correctness.get_single_run_file(job.folder.path), {"single": single_run.id})
     _wait(single_run)
     return single_run
@@ -137,11 +129,13 @@ def get_check_status(job: Job) -> JobCheck:
             code="job-is-not-a-check",
             hint="Check the code of a job with: distdl check ID",
         )
-    single_run = _find_single_run(job)
+    empty, single_run = Comparison(job.spec.process_count, 0), None
+    with contextlib.suppress(JobNotFound):
+        single_run = client.attach(correctness.read_single_run_id(job.folder.path))
     if not job.state.ended:
-        return make_job_check("several", _make_empty_comparison(job))
+        return make_job_check("several", empty)
     if job.state is not State.COMPLETED:
-        return make_job_check("failed", _make_empty_comparison(job), reason=job.view().reason)
+        return make_job_check("failed", empty, reason=job.view().reason)
     if single_run is not None and not single_run.state.ended:
         return make_job_check("one", compare_jobs(job), single=single_run.id)
     if single_run is None and time.time() - (job.view().ended or 0.0) < _START_SECONDS:
@@ -161,17 +155,6 @@ def compare_jobs(job: Job, single_run: Job | None = None) -> Comparison:
     return comparison
 
 
-def _make_empty_comparison(job: Job) -> Comparison:
-    return Comparison(job.spec.process_count, 0)
-
-
-def _find_single_run(job: Job) -> Job | None:
-    try:
-        return client.attach(correctness.read_single_run_id(job.folder.path))
-    except JobNotFound:
-        return None
-
-
 def _check_options(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
     """Return the options of the run on several ranks. Raises InvalidSpec."""
     if type(steps) is not int or not 1 <= steps <= MAX_STEPS:
@@ -183,7 +166,8 @@ def _check_options(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
     resolved = jobspec.resolve_options(options)
     if not {ALIASES.get(name, name) for name in resolved} & {"process_count_per_node", "node_count", *TOTAL_NAMES}:
         resolved["process_count_per_node"] = 2
-    if _count_processes(resolved) < 2:
+    nodes, per_node = resolved.get("node_count", 1), resolved.get("process_count_per_node", 1)
+    if (nodes, per_node) == (1, 1):  # other invalid numbers are refused by the submission
         raise InvalidSpec(
             "A check compares a parallel run with a single-process run, so it needs at least two processes.",
             code="check-one-process",
@@ -200,11 +184,6 @@ def _check_options(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
     resolved.setdefault("distributed_backend", registry.DEFAULT_BACKEND)
     resolved.setdefault("max_run_duration_seconds", _MAX_SECONDS)
     return {**resolved, "max_restarts": 0, "outputs": "", "weight_check_steps": 0}
-
-
-def _count_processes(options: Mapping[str, Any]) -> int:
-    nodes, per_node = options.get("node_count", 1), options.get("process_count_per_node", 1)
-    return nodes * per_node if isinstance(nodes, int) and isinstance(per_node, int) else 2
 
 
 def _wait(job: Job) -> None:

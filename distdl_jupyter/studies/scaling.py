@@ -50,8 +50,10 @@ KIND = "scale"
 _REPLACEMENTS = {"process_count_per_node": "processes", "node_count": "nodes", "distributed_backend": "backends"}
 #: Seconds between two polls of a run.
 _POLL_SECONDS = 0.2
-#: Relative error of the rate below which a run is long enough, and the multiple of ``seconds`` that always is.
-_MAX_ERROR, _MAX_FACTOR = 0.02, 3.0
+#: Relative error of the rate below which a run is long enough.
+_MAX_ERROR = 0.02
+#: Maximum duration of a measurement as a multiple of ``seconds``.
+_MAX_FACTOR = 3.0
 #: Seconds that a run may last beyond its measurement if its driver has exited.
 _SPARE_SECONDS = 600.0
 
@@ -126,13 +128,10 @@ def _measure_missing(group: Group, complete: Collection[tuple[str, int]], start:
     state, problem = State.CANCELED, ""
     try:
         for run_options in _list_missing(group, complete):
-            backend, count = (
-                run_options["distributed_backend"],
-                run_options["node_count"] * run_options["process_count_per_node"],
-            )
+            count = run_options["node_count"] * run_options["process_count_per_node"]
             run = _measure(start(**run_options), group.plan["seconds"])
             rate = f"{run.rate:.4g} {'samples' if run.counts_samples else 'batches'}/s"
-            sys.stderr.write(f"{backend}, {plural(count, 'process')}: {rate}\n")
+            sys.stderr.write(f"{run_options['distributed_backend']}, {plural(count, 'process')}: {rate}\n")
             sys.stderr.flush()
         state = State.COMPLETED
     except BaseException as error:  # an interrupt may have arrived while a run was started
@@ -151,13 +150,9 @@ def scale_with_options(
     draft: CapturedCode, processes: Sequence[int], options: Mapping[str, Any], *, seconds: float = 10.0
 ) -> ScalingStudy:
     """Run ``scale`` with the options of a magic or command line, which may list nodes per run and backends."""
-    study_options = dict(options)
-    nodes, backends = (
-        study_options.pop("node_count", 1),
-        study_options.pop("distributed_backend", registry.DEFAULT_BACKEND),
-    )
-    study_options |= {"nodes": nodes, "backends": backends, "seconds": seconds}
-    return scale_draft(draft, processes, **study_options)
+    job_options = dict(options)
+    nodes, backends = job_options.pop("node_count", 1), job_options.pop("distributed_backend", registry.DEFAULT_BACKEND)
+    return scale_draft(draft, processes, nodes=nodes, backends=backends, seconds=seconds, **job_options)
 
 
 def _describe_interrupt(id_: str) -> str:

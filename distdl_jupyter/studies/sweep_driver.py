@@ -57,7 +57,8 @@ _MIN_TRIALS = 5
 _MAX_RANDOM_TRIALS = 10
 #: Share of its steps that a trial makes before it may be pruned, unless ``prune_after`` is set.
 _MIN_SHARE = 0.1
-SAMPLERS, PRUNERS = ("tpe", "random", "grid", "qmc", "gp"), ("median", "halving", "hyperband", "none")
+SAMPLERS = ("tpe", "random", "grid", "qmc", "gp")
+PRUNERS = ("median", "halving", "hyperband", "none")
 
 
 def make_search(plan: SweepPlan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, optuna.pruners.BasePruner]:
@@ -132,7 +133,7 @@ def _open_storage(folder: JobFolder) -> optuna.storages.JournalStorage:
 
 
 def load_stored_study(folder: JobFolder) -> optuna.Study | None:
-    """Return the study in the journal of a sweep's folder, None if it does not exist."""
+    """Return the study in the journal of a sweep's folder, or None if it does not exist."""
     import optuna
 
     if not (folder.path / "journal.log").exists():
@@ -172,10 +173,12 @@ class Driver:
         )
         self._distributions = to_distributions(self._plan.parameters)
         self._running: dict[int, _RunningTrial] = {}
-        #: Number of trials lost in a row, each started after the previous loss; epoch seconds of the last loss.
-        self._losses, self._lost_at = 0, 0.0
+        #: Number of trials lost in a row, each started after the previous loss.
+        self._losses = 0
+        #: Time of the last loss in epoch seconds.
+        self._lost_at = 0.0
         #: Number of trials in a row that failed before their ranks started.
-        self._refusals = 0
+        self._start_failures = 0
 
     def run(self) -> State:
         """Start, follow and stop trials until all are done, or the sweep is stopped. Raises DistDLError."""
@@ -250,7 +253,7 @@ class Driver:
             return
         self._losses = 0
         never_started = view.state is State.FAILED and view.started is None and view.failure is None
-        self._refusals = self._refusals + 1 if never_started else 0
+        self._start_failures = self._start_failures + 1 if never_started else 0
         if view.state is State.COMPLETED:
             self._finish(number, self._find_final_value(running))
         elif view.state is State.CANCELED and view.reason.startswith(PRUNED_PREFIX):
@@ -289,7 +292,7 @@ class Driver:
         return running.step >= _MIN_SHARE * lengths[len(lengths) // 2]
 
     def _prune(self, running: _RunningTrial, last_step: int) -> None:
-        """Prune a trial; ``newest`` is the last step that it has reported."""
+        """Prune a trial whose last reported step is ``last_step``."""
         running.is_pruned = True
         comparison = "not among the best"
         if self._plan.pruner == "median":
@@ -301,7 +304,7 @@ class Driver:
             client.Job(running.reader.folder).cancel(reason=PRUNED_PREFIX + reason)
 
     def _find_final_value(self, running: _RunningTrial) -> float | None:
-        """Return the final metric of a trial, None if it is not numeric. Raises JobFailed if it was never reported."""
+        """Return the final metric of a trial, or None if it is not finite. Raises JobFailed if it was not reported."""
         book, metric = running.reader.book, self._plan.metric
         if metric in book.metrics:
             value = book.get_band(metric).last
@@ -310,11 +313,11 @@ class Driver:
         self._stop()
         metrics = listing([repr(name) for name in book.metrics])
         reported = f"It reported {metrics}." if metrics else "It reported no metrics."
-        other = f", or use another metric: metric={next(iter(book.metrics))!r}" if metrics else ""
+        alternative = f", or use another metric: metric={next(iter(book.metrics))!r}" if metrics else ""
         raise JobFailed(
             f"Trial {running.trial.number} ended without reporting {metric!r}. {reported}",
             code="sweep-metric-missing",
-            hint=f"Report it in the training code: distdl_jupyter.log({metric}=...){other}.",
+            hint=f"Report it in the training code: distdl_jupyter.log({metric}=...){alternative}.",
         )
 
     def _finish(self, number: int, value: float | None, *, pruned: bool = False) -> None:
@@ -354,12 +357,12 @@ class Driver:
         study = sweep_study.read(self._id)
         failed = [trial for trial in study.trials if trial.state == State.FAILED]
         has_success = any(trial.state in ("completed", "pruned") for trial in study.trials)
-        if (self._refusals if has_success else len(failed)) < min(_MAX_FAILURES, self._plan.trials):
+        if (self._start_failures if has_success else len(failed)) < min(_MAX_FAILURES, self._plan.trials):
             return
         cause = (view.failure.what if view.failure else view.reason).splitlines()[0].rstrip(".")
         message = f"The first {plural(len(failed), 'trial')} failed: {cause}."
         if has_success:
-            message = f"The last {plural(self._refusals, 'trial')} could not start: {cause}."
+            message = f"The last {plural(self._start_failures, 'trial')} could not start: {cause}."
         self._stop()
         raise JobFailed(message, code="sweep-trials-failed", hint=f"distdl logs {short_id(failed[-1].id)} shows why.")
 

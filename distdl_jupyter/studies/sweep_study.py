@@ -101,7 +101,7 @@ def read(id_: str) -> Study:
     runs = [trial for row in rows if (trial := _make_trial(row, plan)) is not None and trial.state != State.LOST]
     trials = tuple(
         trial
-        for trial in runs  # a stopped trial is queued again with another number
+        for trial in runs  # a stopped trial is requeued with another number
         if not trial.was_stopped or all(other.number <= trial.number or other.params != trial.params for other in runs)
     )
     return Study(
@@ -127,7 +127,7 @@ def map_trials(rows: Iterable[JobRow]) -> dict[int, JobRow]:
     for row in rows:
         try:
             number = _read_spec(str(JobStore().get_folder(row.id).path)).trial
-        except DistDLError:  # has been removed
+        except DistDLError:  # it was removed
             continue
         if number is not None:
             newest_rows[number] = row
@@ -145,7 +145,7 @@ def _make_trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
     try:
         spec = _read_spec(path)
         points, value = (_read_curve if State(row.state).ended else _read_curve.__wrapped__)(path, plan.metric)
-    except DistDLError:  # has been removed
+    except DistDLError:  # it was removed
         return None
     if spec.trial is None:
         return None

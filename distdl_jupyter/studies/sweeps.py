@@ -399,10 +399,11 @@ def _find_flag(draft: CapturedCode, name: str, line_number: int | None = None) -
         return name.lstrip("-").replace("-", "_"), (matches or spellings)[0]
     if draft.kind == "script":
         raise InvalidSpec(
-            f"{draft.name}.py has no option {spellings[0]}.",
+            f"Option {spellings[0]} was not found in {draft.name}.py.",
             code="parameter-not-a-flag",
             field="parameters",
-            hint=f'Write the option as the script expects it: "--{name}", with its dashes.',
+            hint="Check the spelling. If the script does accept the option, name the parameter with its dashes: "
+            f'"--{name}".',
         )
     if line_number is not None:
         line = line_number + draft.source.first_line - 1

@@ -126,16 +126,16 @@ def test_tensorflow_and_another_backend_are_told_apart():
 def test_fit_of_keras_3_is_warned_of_where_the_strategy_does_not_know_it():
     fits = f"{STRATEGY}\nmodel = make()\nmodel.fit(data)"
     draft = capture_cell(fits, {"make": int, "data": 1})
-    check = check_keras_fit(draft.facts, asked("tensorflow"), environment={})
+    check = check_keras_fit(draft.analysis, asked("tensorflow"), environment={})
     assert check is not None
     assert [(f.level, f.code) for f in check.findings] == [("warning", "keras-3-fit")]
     assert "pip install tf-keras" in check.findings[0].remedy
-    assert check_keras_fit(draft.facts, asked("tensorflow"), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
-    assert check_keras_fit(draft.facts, asked("tensorflow", processes=1), environment={}) is None
+    assert check_keras_fit(draft.analysis, asked("tensorflow"), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
+    assert check_keras_fit(draft.analysis, asked("tensorflow", processes=1), environment={}) is None
     legacy = capture_cell(f'import os\nos.environ["TF_USE_LEGACY_KERAS"] = "1"\n{fits}', {"make": int, "data": 1})
-    assert check_keras_fit(legacy.facts, asked("tensorflow"), environment={}).passed
+    assert check_keras_fit(legacy.analysis, asked("tensorflow"), environment={}).passed
     plain = capture_cell(STRATEGY, {})
-    assert check_keras_fit(plain.facts, asked("tensorflow"), environment={}) is None
+    assert check_keras_fit(plain.analysis, asked("tensorflow"), environment={}) is None
 
 
 def test_code_that_knows_both_backends_fits_both():
@@ -317,37 +317,37 @@ def test_files_of_a_package_that_stay_behind(tmp_path, monkeypatch):
 
 def test_keras_3_under_horovods_wrappers_is_refused():
     draft = capture_cell("import horovod.keras as hvd\nhvd.init()\nhvd.DistributedOptimizer(1)", {})
-    check = check_keras(draft.facts, asked(), environment={})
+    check = check_keras(draft.analysis, asked(), environment={})
     assert check is not None
     assert [f.level for f in check.findings] == ["error"], "keras 3 is installed with the tests"
-    assert check_keras(draft.facts, asked(), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
+    assert check_keras(draft.analysis, asked(), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
     given = dataclasses.replace(asked(), environment_variables={"TF_USE_LEGACY_KERAS": "1"})
-    assert check_keras(draft.facts, given, environment={}).passed, "the ranks have what is given to the job"
+    assert check_keras(draft.analysis, given, environment={}).passed, "the ranks have what is given to the job"
     assert check.findings[0].remedy == (
         'Change "import horovod.keras as hvd" to "import distdl_jupyter.compat.horovod.keras as hvd", which averages '
         "them."
     )
-    assert check_keras(draft.facts, asked(processes=1)) is None
+    assert check_keras(draft.analysis, asked(processes=1)) is None
     mended = "import distdl_jupyter.compat.horovod.keras as hvd\nhvd.init()\nhvd.DistributedOptimizer(1)"
     changed = capture_cell(mended, {})
     assert [one for one in preflight.report(changed, asked()).checks if not one.passed] == []
     assert "Keras" not in {one.name for one in preflight.report(draft, asked("torch")).checks}
     plain = capture_cell("import horovod.torch as hvd\nhvd.init()", {})
-    assert check_keras(plain.facts, asked()) is None
+    assert check_keras(plain.analysis, asked()) is None
 
 
 def test_horovod_without_tensorflow_is_told_before_the_start():
     draft = capture_cell("x = 1\nimport horovod.tensorflow as hvd\nhvd.init()", {})
-    check = check_build(draft.facts, asked(), list_frameworks())
+    check = check_build(draft.analysis, asked(), list_frameworks())
     assert [(one.level, one.text) for one in check.findings] == [
         (
             "error",
             "This Horovod was built without TensorFlow, so hvd.init() in line 4 of Cell fails on every rank.",
         )
     ], "as `distdl install horovod` builds it"
-    assert check_build(draft.facts, asked(), (TORCH, TENSORFLOW)).passed
+    assert check_build(draft.analysis, asked(), (TORCH, TENSORFLOW)).passed
     with_torch = capture_cell("import horovod.torch as hvd\nhvd.init()", {})
-    assert check_build(with_torch.facts, asked(), list_frameworks()) is None
+    assert check_build(with_torch.analysis, asked(), list_frameworks()) is None
 
 
 def test_a_report_counts_and_orders():
@@ -387,7 +387,7 @@ NEEDS_NO_GPU = (
 @pytest.mark.fault("payload", "code that uses CUDA without a GPU: the line and a fix are reported before the start")
 @pytest.mark.parametrize("line", USES_CUDA)
 def test_cuda_without_a_gpu(line):
-    code = capture_cell(f"import torch\n{line}", {}, execution_count=7, first_line=1).facts
+    code = capture_cell(f"import torch\n{line}", {}, execution_count=7, first_line=1).analysis
     (finding,) = check_cuda(code, asked(), devices=()).findings
     assert (finding.level, finding.code) == ("warning", "no-gpu")
     assert "of Cell [7] needs a GPU, but this machine has none" in finding.text
@@ -399,7 +399,7 @@ def test_cuda_without_a_gpu(line):
 
 @pytest.mark.parametrize("line", NEEDS_NO_GPU)
 def test_code_that_needs_no_gpu(line):
-    code = capture_cell(f"import torch\n{line}", {}, execution_count=7, first_line=1).facts
+    code = capture_cell(f"import torch\n{line}", {}, execution_count=7, first_line=1).analysis
     assert check_cuda(code, asked(), devices=()) is None
 
 
@@ -421,7 +421,7 @@ NCCL_IF_CUDA = (
     ],
 )
 def test_nccl_with_fewer_gpus_than_processes(line, devices, level, remedy):
-    code = capture_cell(f"import torch\nimport torch.distributed as dist\n{line}", {}, execution_count=7).facts
+    code = capture_cell(f"import torch\nimport torch.distributed as dist\n{line}", {}, execution_count=7).analysis
     (finding,) = check_nccl(code, asked(processes=2), devices=devices, environment={}).findings
     assert (finding.level, finding.code) == (level, "nccl-call-needs-gpus")
     assert "of Cell [7] needs 2 GPUs for 2 processes, but this machine has " in finding.text
@@ -435,7 +435,7 @@ def test_nccl_with_fewer_gpus_than_processes(line, devices, level, remedy):
     [(NCCL_IF_CUDA, ()), (NCCL_OR_GLOO, ()), (NCCL_OR_GLOO, (0,)), ("dist.init_process_group('gloo')", (0,))],
 )
 def test_code_that_may_use_another_transport_than_nccl(line, devices):
-    code = capture_cell(f"import torch\nimport torch.distributed as dist\nx = 1\n{line}", {}).facts
+    code = capture_cell(f"import torch\nimport torch.distributed as dist\nx = 1\n{line}", {}).analysis
     assert check_nccl(code, asked(processes=2), devices=devices, environment={}) is None
 
 
@@ -459,7 +459,9 @@ def test_of_a_package_that_travels_the_modules_are_read_that_the_code_imports(tm
     (package / "unused.py").write_text("import accelerate\nopen('other.txt', 'w').write('x')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    code = capture_cell("from package_of_mine import used\nused.save('x')", {}, execution_count=7, first_line=1).facts
+    code = capture_cell(
+        "from package_of_mine import used\nused.save('x')", {}, execution_count=7, first_line=1
+    ).analysis
     assert (
         "torch.zeros(3).cuda() in line 2 of package_of_mine/deep.py" in check_cuda(code, asked(), ()).findings[0].text
     )

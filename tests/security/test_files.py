@@ -20,7 +20,7 @@ from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.jobs import client
-from distdl_jupyter.jobs.rerun import EarlierCode
+from distdl_jupyter.jobs.rerun import StoredCode
 from distdl_jupyter.node import run_dir
 from distdl_jupyter.worker.payload import LoadError, Payload, extend_path, load
 from tests.processes import executable
@@ -207,7 +207,7 @@ def let_others_write(folder, name, mode):
 def test_a_rerun_copies_nothing_that_somebody_else_could_have_put_there(tmp_path, name, mode):
     """``mode`` None stands for a symbolic link."""
     earlier, new = ended_job(tmp_path / "a"), ended_job(tmp_path / "b")
-    code = EarlierCode(earlier, earlier.read_spec())
+    code = StoredCode(earlier, earlier.read_spec())
     code.write(new)
     if mode is None:
         (earlier.path / name).rename(earlier.path / "elsewhere")
@@ -228,7 +228,7 @@ def test_files_of_another_user_never_become_the_user_s_own(tmp_path, name):
     os.chown(earlier.path / name, 4321, 4321)
     shutil.rmtree(new.checkpoints)
     with pytest.raises(JobNotFound, match="belongs to another user"):
-        EarlierCode(earlier, earlier.read_spec(), checkpoints="all").write(new)
+        StoredCode(earlier, earlier.read_spec(), checkpoints="all").write(new)
     assert not new.checkpoints.exists()
 
 
