@@ -220,7 +220,7 @@ _RULES = {
         "optimizer = hvd.DistributedOptimizer(optimizer, op=hvd.Average)  # Horovod",
     ),
     "gradients-scaled": (
-        "In step {step}, gradients are {factor} times those of one process (its loss {single}, mean of ranks {mean}).",
+        "In step {step}, gradients are {factor} times those of one process ({losses}).",
         "Average the loss over each rank's samples (do not sum it), and average gradients across ranks.",
         "",
     ),
@@ -264,14 +264,13 @@ class _Comparer:
 
     def _add(self, code: str, line: Any, *, example: str = "", **fields: Any) -> None:
         """Add a finding. ``line`` is the recorded line of the user's code; ``fields`` fill the templates."""
-        details = {name: fields[name] for name in ("step", "tensor", "size") if name in fields}
+        details: dict[str, Any] = {name: fields[name] for name in ("step", "tensor", "size") if name in fields}
         fields = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in fields.items()}
         fields |= {"size": f"{100 * details.get('size', 0.0):.3g} %", "ranks": len(self._ranks)}
-        text, remedy, default_example = _RULES[code]
-        texts = [part.format_map(fields) for part in (text, remedy, example or default_example)]
-        file, number = line or ("", 0)
-        finding = Difference(_LEVELS.get(code, "error"), code, *texts, file=file, line=number or None, **details)
-        self._result.findings.append(finding)
+        *texts, default_example = _RULES[code]
+        text, remedy, example = (part.format_map(fields) for part in (*texts, example or default_example))
+        details |= {"file": line[0], "line": line[1]} if line and line[0] else {}
+        self._result.findings.append(Difference(_LEVELS.get(code, "error"), code, text, remedy, example, **details))
 
     def compare(self) -> None:
         """Make all comparisons."""
@@ -455,7 +454,7 @@ class _Comparer:
         for step, optimizer, records in self._optimizer_steps:
             reference = references[step] if step < len(references) and self._has_same_batches(step) else {}
             single = reference.get("optimizers", {}).get(optimizer)
-            if single is None or reference["random"] or _find_unequal([records[0], single], "before"):
+            if single is None or reference["random"] or _find_unequal([*records, single], "before"):
                 continue
             compared_steps.add(step)
             factor, residual = _fit_factor(records[0], single)
@@ -467,10 +466,10 @@ class _Comparer:
                 is_sum = abs(factor / len(self._ranks) - 1) < tolerance
                 code, size = "gradients-summed" if is_sum else "gradients-scaled", abs(factor - 1)
             gaps = _measure_gaps([records[0], single], "gradients")
-            tensor = self._rank_0["names"][optimizer][gaps.index(max(gaps))]
+            tensor, line = self._rank_0["names"][optimizer][gaps.index(max(gaps))], self._get_line("backward")
             mean = statistics.fmean(sum(rank["steps"][step]["losses"]) for rank in self._ranks)
-            fields = {"factor": factor, "mean": mean, "single": math.fsum(reference["losses"]), "layers": layers}
-            self._add(code, self._get_line("backward"), step=step, tensor=tensor, size=size, **fields)
+            losses = f"its loss {math.fsum(reference['losses']):.4g}, mean of ranks {mean:.4g}"
+            self._add(code, line, step=step, tensor=tensor, size=size, layers=layers, factor=factor, losses=losses)
             return ""
         if not compared_steps:
             return "it started with other weights (set a seed to compare them)"
@@ -500,7 +499,7 @@ def _get_batches(rank: Record, loader: str) -> list[Record]:
 
 def _find_unequal(records: Sequence[Record], key: str) -> list[int]:
     """Return the indices of the tensors whose hashes differ."""
-    tensors = zip(*(record[key] for record in records), strict=True)
+    tensors = itertools.zip_longest(*(record[key] for record in records), fillvalue=("", ()))
     return [index for index, values in enumerate(tensors) if len({digest for digest, _ in values}) > 1]
 
 

@@ -66,7 +66,7 @@ def get_steps_per_record(step: int) -> int:
 
 
 def guard_method(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
-    """Make an Exception in a method stop the measurement (``fail``), not the training. ``Finished`` passes through."""
+    """Make an Exception in a method stop the measurement (``fail``), not the training. ``CheckExit`` passes through."""
 
     @functools.wraps(method)
     def guarded(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
