@@ -102,7 +102,7 @@ def test_an_app_of_the_environment_is_not_asked_where_there_is_a_signature(conta
     sas = signed(container.place("cifar"))
     for name in ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID"):
         monkeypatch.setenv(name, "11111111-1111-1111-1111-111111111111")
-    opened = stores.Reader("train", "blob", address, ask=lambda: sas)
+    opened = stores.Reader("train", "blob", address, sign=lambda: sas)
     store = opened.use(lambda store: store)
     assert bytes(obstore.get(store, "cifar/a.bin").bytes()) == b"hello"
     with pytest.raises(stores._get_error_types()):

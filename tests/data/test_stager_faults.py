@@ -124,7 +124,7 @@ def test_a_host_that_does_not_answer_is_named(host, why):
     import obstore
 
     address = f"https://{host}/account/c"
-    access = stores.Reader("train", "blob", address, ask=lambda: "sv=1&sig=secret", retries=1)
+    access = stores.Reader("train", "blob", address, sign=lambda: "sv=1&sig=secret", retries=1)
     with pytest.raises(stores.StoreError) as error:
         access.use(lambda store: obstore.get(store, "x"))
     text = stores.make_read_error("train", address, "x", error.value).text

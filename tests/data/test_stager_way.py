@@ -94,7 +94,7 @@ def test_many_workers_ask_for_one_signature():
         if store is used[0]:
             raise ValueError("status code: 403")
 
-    access = stores.Reader("train", "blob", "https://host/account/c", ask=ask)
+    access = stores.Reader("train", "blob", "https://host/account/c", sign=ask)
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(access.use, [read] * 8))
     assert len(asked) == 2  # one at first, and one for all who are refused with it
