@@ -179,7 +179,7 @@ def clean_up() -> None:
         if not job.state.ended:
             job.cancel(now=True)
             job.wait(30)
-    start.stop(start.files_of())
+    start.stop(start.get_template_files())
 
 
 def script(table: str, key: str, value: Any) -> str:

@@ -55,16 +55,16 @@ def template(runtime, tmp_path_factory):
         patch.setenv(*machine.get_compiler_cache())
         # A machine that does much else is slow to answer; that is another test's affair.
         patch.setattr(warm_start, "_TIMEOUT_SECONDS", 30.0)
-        where, ask = warm_start.files_of(), warm_start.start_warm
+        where, ask = warm_start.get_template_files(), warm_start._request
         preload.ImportHistory(where.history).add(AHEAD)
 
-        def ask_a_ready_one(wanted, *request):
-            if wanted == where:
-                patch.setattr(warm_start, "start_warm", ask)
+        def ask_a_ready_one(wanted, message, *descriptors):
+            if wanted == where and message["type"] == "start":
+                patch.setattr(warm_start, "_request", ask)
                 revive()
-            return ask(wanted, *request)
+            return ask(wanted, message, *descriptors)
 
-        patch.setattr(warm_start, "start_warm", ask_a_ready_one)
+        patch.setattr(warm_start, "_request", ask_a_ready_one)
         yield
         end_templates(tmp_path_factory.getbasetemp())
 
@@ -116,8 +116,8 @@ _own: dict[str, int] = {}
 
 def revive():
     """See to a ready template and return what it says of itself."""
-    where = warm_start.files_of()
-    said = warm_start.status(where)
+    where = warm_start.get_template_files()
+    said = warm_start.get_status(where)
     if said is not None and said["pid"] != _own.get(where.key):
         warm_start.stop(where)
     said = _made(where)

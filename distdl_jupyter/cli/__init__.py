@@ -99,7 +99,7 @@ def _run_warm(args: argparse.Namespace) -> Reply:
         start.change_settings(idle_minutes=args.idle_minutes)
     if args.action in ("on", "off"):
         start.change_settings(enabled=args.action == "on")
-    files = start.files_of()
+    files = start.get_template_files()
     if args.action in ("stop", "off"):
         start.stop(files)
     elif args.action == "start":

@@ -157,7 +157,7 @@ class Inbox:
             on_fed()
 
     def take(self, max_bytes: int, timeout: float | None = 0.0) -> bytes | None:
-        """Return at most ``max_bytes`` bytes, b"" at the end, None after ``timeout`` seconds (None: no limit)."""
+        """Return at most ``max_bytes`` bytes, b"" at the end, or None after ``timeout`` seconds (None: no limit)."""
         with self._condition:
             if not self._condition.wait_for(lambda: self._pieces or self.has_ended or self._is_closed, timeout):
                 return None

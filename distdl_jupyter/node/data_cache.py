@@ -330,7 +330,7 @@ def check_path(name: str, path: str, expected: dict[str, Any] | None) -> str:
 
 
 def find_copy(digest: str, base: str) -> str:
-    """Return the copied folder with this content, "" if there is none.
+    """Return the copied folder with this content, or "" if there is none.
 
     Raises ValueError for an invalid digest, and PermissionError if another user could have written it.
     """

@@ -74,7 +74,7 @@ def list_gpus(_period: int) -> list[Gpu]:
 
 
 def read_driver_version() -> str:
-    """Return the version of the NVIDIA driver, "" if it is missing or unknown."""
+    """Return the version of the NVIDIA driver, or "" if it is missing or unknown."""
     try:
         return _DRIVER.read_text().strip()
     except OSError:
@@ -97,7 +97,7 @@ def match_identifiers(visible: str, devices: Sequence[tuple[str, str]]) -> dict[
 
 
 def build_cuda_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return a rank's GPU variables with this host's CUDA identifiers in place of numbers; {} if they are unknown."""
+    """Return a rank's GPU variables with this host's CUDA identifiers instead of numbers, or {} if they are unknown."""
     if not variables.get("CUDA_VISIBLE_DEVICES"):
         return {}
     try:

@@ -72,7 +72,7 @@ class FileFollower:
         self._grew_at = time.monotonic()
 
     def read(self, max_bytes: int = _PIECE_BYTES) -> bytes:
-        """Return new bytes, b"" if there are none. Raises OSError."""
+        """Return new bytes, or b"" if there are none. Raises OSError."""
         with self._path.open("rb", buffering=0) as file:
             return os.pread(file.fileno(), max_bytes, self.position)
 

@@ -57,7 +57,7 @@ def measure_complete(content: bytes) -> int:
 
 
 def _find_end(content: bytes | bytearray, offset: int) -> int | None:
-    """Return where the frame at this position ends, None if it is incomplete. Raises InvalidFrame."""
+    """Return where the frame at this position ends, or None if it is incomplete. Raises InvalidFrame."""
     if offset + _HEADER.size > len(content):
         return None
     letter, length = _HEADER.unpack_from(content, offset)

@@ -277,14 +277,14 @@ class Job:
         return {"evidence": headroom.describe_oom_kills(self._oom_kills)}
 
     def get_sample_delay(self, now: float) -> float:
-        """Return the seconds until the next resource sample, infinity before any rank was started."""
+        """Return the seconds until the next resource sample, or infinity before any rank was started."""
         if not self.has_started:
             return math.inf
         self._sampler = self._sampler or Sampler()
         return self._sampler.due_at - now
 
     def sample(self) -> dict[str, Any] | None:
-        """Return the resource usage of ranks and this host (see ``node.resources``), None until a sample is due."""
+        """Return the resource usage of ranks and this host (see ``node.resources``), or None until a sample is due."""
         if self.get_sample_delay(time.monotonic()) > 0 or self._sampler is None:
             return None
         running = self._find_running()

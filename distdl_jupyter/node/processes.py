@@ -60,7 +60,7 @@ def read_table() -> dict[int, ProcessEntry]:
 
 
 def find_users() -> set[int] | None:
-    """Return the ids of users with a process on this machine, None if this process cannot see all processes."""
+    """Return the ids of users with a process on this machine, or None if this process cannot see all processes."""
     try:
         if (_PROC / "self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE or not (_PROC / "1").exists():
             return None
@@ -142,7 +142,7 @@ def find_workers(pids: Iterable[int]) -> list[int]:
 
 
 def read_file(pid: int | str, name: str) -> bytes:
-    """Return a file of a process (or of a thread: "PID/task/TID") in /proc, b"" if it cannot be read."""
+    """Return a file of a process (or of a thread: "PID/task/TID") in /proc, or b"" if it cannot be read."""
     try:
         return (_PROC / str(pid) / name).read_bytes()
     except OSError:
@@ -150,7 +150,7 @@ def read_file(pid: int | str, name: str) -> bytes:
 
 
 def read_stat(pid: int | str, count: int = -1) -> list[bytes]:
-    """Return the fields of proc_pid_stat(5) from the third (the state) on; [] if the process has exited.
+    """Return the fields of proc_pid_stat(5) from the third (the state) on, or [] if the process has exited.
 
     Only the first ``count`` fields are split.
     """
@@ -159,7 +159,7 @@ def read_stat(pid: int | str, count: int = -1) -> list[bytes]:
 
 
 def read_environment(pid: int) -> dict[bytes, bytes]:
-    """Return the initial environment of a process, {} if it cannot be read."""
+    """Return the initial environment of a process, or {} if it cannot be read."""
     return dict(pair.split(b"=", 1) for pair in read_file(pid, "environ").split(b"\0") if b"=" in pair)
 
 
@@ -191,7 +191,7 @@ def adopt_orphans() -> None:
 
 @functools.cache
 def identify_boot() -> str:
-    """Return this machine's name and the id of its current boot, "" if that is unknown."""
+    """Return this machine's name and the id of its current boot, or "" if that is unknown."""
     try:
         return f"{socket.gethostname()}/{(_PROC / 'sys/kernel/random/boot_id').read_text(encoding='ascii').strip()}"
     except OSError:
@@ -205,7 +205,7 @@ def make_mark() -> str:
 
 
 def _parse_mark(text: str) -> tuple[str, str, int, int]:
-    """Return host and boot id of a mark, then its pid and start time, zeros if it is from another boot or host."""
+    """Return host and boot id of a mark, then its pid and start time, or zeros if it is from another boot or host."""
     try:
         mark = json.loads(text)
         host, boot_id, pid, started = str(mark["host"]), str(mark["boot"]), int(mark["pid"]), int(mark["started"])
@@ -246,7 +246,7 @@ def signal_marked(text: str, number: int) -> bool:
 
 
 def _start_time(pid: int) -> int:
-    """Return the start time of a process in clock ticks since boot, 0 if it cannot be read."""
+    """Return the start time of a process in clock ticks since boot, or 0 if it cannot be read."""
     fields = read_stat(pid)
     return int(fields[19]) if fields else 0  # field 22
 

@@ -107,7 +107,7 @@ class Sampler:
         self._trees_due_at = start + max(SAMPLE_SECONDS / 2, elapsed / _MAX_TIME_FRACTION)
 
     def _sample_rank(self, rank: int, before: Mapping[int, _Usage], seconds: float) -> list[float | None] | None:
-        """Return percent of a core since the last sample, and resident bytes; None if all its processes have exited."""
+        """Return percent of a core since the last sample and resident bytes, or None if all processes have exited."""
         tree = {pid: usage for pid in self._trees[rank] if (usage := _read_usage(pid)) is not None}
         self._usage |= tree
         if not tree:
@@ -129,7 +129,7 @@ class Sampler:
 
 
 def _read_usage(pid: int) -> _Usage | None:
-    """Return the usage of a process (proc_pid_stat(5)), None if it is exiting or has exited."""
+    """Return the usage of a process (proc_pid_stat(5)), or None if it is exiting or has exited."""
     if _PROC.is_dir():
         fields = processes.read_stat(pid)
         # The list begins with field 3. Fields 14 and 15 are user and system time, 22 is the start time, and 24 the

@@ -68,7 +68,7 @@ def sweep(job: str = "") -> None:
 
 
 def _is_held(folder: Path) -> bool | None:
-    """Return whether a process holds the lifeline open; None if unknown, because it is missing or not accessible."""
+    """Return whether a process holds the lifeline open, or None if unknown, because it is missing or not accessible."""
     try:
         os.close(os.open(folder / LIFELINE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
     except OSError as error:

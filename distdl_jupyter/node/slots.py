@@ -279,7 +279,7 @@ def _find_folders() -> dict[int, list[str]]:
 
 
 def _read_file(folder: int, name: str, uid: int) -> QueueEntry | None:
-    """Return the job of a file, None if the job has ended. Delete files of ended jobs that belong to this user."""
+    """Return the job of a file, or None if the job has ended. Delete files of ended jobs that belong to this user."""
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         stack.callback(os.close, fd)
@@ -293,7 +293,7 @@ def _read_file(folder: int, name: str, uid: int) -> QueueEntry | None:
 
 
 def _parse(data: bytes, name: str, uid: int) -> QueueEntry | None:
-    """Return the bounded, printable content of any user's file; None if it is invalid."""
+    """Return the bounded, printable content of any user's file, or None if it is invalid."""
     try:
         records = [(record[:8], record[9:].rstrip()) for record in (data[:_RECORD_BYTES], data[_RECORD_BYTES:])]
         # The content of a record begins with its number, so the larger of two is the newer one.
@@ -580,7 +580,7 @@ def _user_folder() -> Path:
 
 
 def _find_loss() -> str:
-    """Return why jobs cannot start after a deletion of files, "" if they can."""
+    """Return why jobs cannot start after a deletion of files, or "" if they can."""
     for path in (Path(folder, _BLOCKED_FILE) for folder in _find_folders().get(os.geteuid(), ())):
         with contextlib.suppress(OSError, ValueError):
             if 0 < float(path.read_text(encoding="ascii")) - time.monotonic() <= _BLOCKED_SECONDS:

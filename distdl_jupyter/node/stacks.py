@@ -90,7 +90,7 @@ class StackRequest:
         return has_ended
 
     def poll(self) -> StackDump | None:
-        """Return the complete response, None while it is pending. After the timeout, it may be incomplete."""
+        """Return the complete response, or None while it is pending. After the timeout, it may be incomplete."""
         if self._problem:
             return self._build_dump(missing=self._problem)
         now, size = time.monotonic(), _read_size(self._path)

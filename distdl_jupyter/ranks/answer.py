@@ -175,7 +175,7 @@ class Failures:
 
     @property
     def location(self) -> str:
-        """The location, such as ``Cell [7] in quickstart.ipynb, line 11``; "" if no frame is in the user's code."""
+        """The location, such as ``Cell [7] in quickstart.ipynb, line 11``, or "" if no frame is in the user's code."""
         frames, i = self.error.get("frames") or [], self.error.get("values_at")
         return f"{frames[i]['label']}, line {frames[i]['line']}" if isinstance(i, int) and i < len(frames) else ""
 
@@ -220,7 +220,7 @@ class CellFailed(JobFailed):
 
 
 def find_failures(errors: Mapping[int, Error], ranks: Sequence[int]) -> Failures | None:
-    """Return the failures of a cell, None if there are none."""
+    """Return the failures of a cell, or None if there are none."""
     if not errors:
         return None
 

@@ -58,7 +58,7 @@ EventCallback = Callable[[Event], object]
 
 
 class RankConnection(MessageConnection):
-    """A connection to one rank. ``activity`` is what the rank was running when connected, "" if it was idle.
+    """A connection to one rank. ``activity`` is what the rank was running when connected, or "" if it was idle.
 
     Raises ConnectionLost if the rank does not listen, DistDLError if another user's process listens.
     """
@@ -126,7 +126,7 @@ def read_lock_holder(folder: JobFolder) -> tuple[str, int]:
 
 
 def make_busy_error(activity: str, pid: int = 0) -> RanksBusy:
-    """Return the error for busy ranks. ``pid`` is the process that started the cell, 0 if it has exited."""
+    """Return the error for busy ranks. ``pid`` is the process that started the cell, or 0 if it has exited."""
     owner = f" of another kernel (process {pid})" if pid else ", started by a kernel that has exited"
     owner = " of this notebook" if pid == os.getpid() else owner
     message, hint = f"The ranks are busy with {activity or 'a cell'}{owner}.", "Wait, or interrupt the ranks."

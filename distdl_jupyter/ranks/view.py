@@ -174,7 +174,7 @@ def _merge(slots: list[Slot], rank: int, lines: list[RankLine]) -> list[Slot]:
     start = 0
 
     def find(line: RankLine) -> int | None:
-        """Return the position, ``start`` or later, of the slot that a line joins, None if it needs a new one."""
+        """Return the position, ``start`` or later, of the slot that a line joins, or None if it needs a new one."""
         distance = line.number - (shared[rank].number if shared else 0)
         for other in islice(shared or others, _MAX_COMPARED_RANKS):
             position = by_number.get((other, (shared[other].number if shared else 0) + distance), -1)
@@ -212,7 +212,7 @@ def render_text(fold: OutputFold, failed: Failures | None, *, job: str, newest: 
 
 
 def describe_omitted(fold: OutputFold, job: str, newest: int | None = None) -> str:
-    """Return a message about the lines that are not shown, "" if all are."""
+    """Return a message about the lines that are not shown, or "" if all are."""
     missing = fold.count_omitted(newest)
     return (
         f"{plural(missing, 'earlier line')} not shown. Print the whole log with %dist_logs {job}" if missing > 0 else ""
@@ -222,7 +222,7 @@ def describe_omitted(fold: OutputFold, job: str, newest: int | None = None) -> s
 def render_cell(
     fold: OutputFold, failed: Failures | None = None, *, job: str, status: str = "", newest: int | None = None
 ) -> str:
-    """Return the HTML of a cell so far; ``status`` is a sentence about running ranks, "" at the end.
+    """Return the HTML of a cell so far; ``status`` is a sentence about running ranks, or "" at the end.
 
     ``job`` is the short id of the ranks' job, ``newest`` the maximum number of rows (None: all stored ones).
     """

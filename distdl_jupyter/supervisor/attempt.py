@@ -57,7 +57,7 @@ class RunClock:
         self.restart()
 
     def get_limit_reason(self) -> str:
-        """Return why the job must stop now, "" before its limit is reached."""
+        """Return why the job must stop now, or "" before its limit is reached."""
         if self._earlier_seconds + time.monotonic() - self._started_at <= self._limit:
             return ""
         limit = duration(self._limit)

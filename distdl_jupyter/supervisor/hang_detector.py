@@ -192,7 +192,7 @@ class HangDetector:
 
 
 def _describe_outcome(rank: RankView) -> str:
-    """Return the outcome of a rank for the table of collective operations, "" while the rank runs."""
+    """Return the outcome of a rank for the table of collective operations, or "" while the rank runs."""
     if rank.ok:
         return "finished"
     if has_failed(rank):
@@ -233,7 +233,7 @@ class StallTimer:
         return max(0.0, now - self._since)
 
     def measure_rank_silence(self, rank: int, now: float) -> float | None:
-        """Return the seconds since one rank was active, None if it never was."""
+        """Return the seconds since one rank was active, or None if it never was."""
         return max(0.0, now - self._last_activity[rank]) if rank in self._last_activity else None
 
     def extend_limit(self, seconds: float) -> float:

@@ -214,7 +214,7 @@ class Launch:
         return run
 
     def _stage(self, check: Callable[[], None], modules: Sequence[str] = ()) -> JobStaging | None:
-        """Return the staging of the job's data and packages, None if it has neither.
+        """Return the staging of the job's data and packages, or None if it has neither.
 
         ``check`` is called while this method waits, and may raise. Raises DataUnavailable, NotSignedIn.
         """

@@ -233,7 +233,7 @@ class _Source:
         return source.unread if isinstance(source, channels.Inbox) else channels.count_unread_bytes(source)
 
     def read(self, max_bytes: int) -> bytes | None:
-        """Return at most this many bytes, b"" at the end of the stream, None if there is no data."""
+        """Return at most this many bytes, b"" at the end of the stream, or None if there is no data yet."""
         if isinstance(self.stream.source, channels.Inbox):
             return self.stream.source.take(max_bytes)
         try:

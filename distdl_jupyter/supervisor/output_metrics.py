@@ -213,7 +213,7 @@ class _Axis:
         return point
 
     def _count_finished_epochs(self, position: _Position) -> float | None:
-        """Return the number of finished epochs, None if unknown."""
+        """Return the number of finished epochs, or None if unknown."""
         epoch = self.epoch if position.epoch is None else position.epoch
         if epoch is None:
             return None

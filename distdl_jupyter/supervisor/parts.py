@@ -114,7 +114,7 @@ class PictureStore(ReportStore):
         self._recorder.write("log", rank=rank, stream="out", text=text, picture=name)
 
     def _store(self, data: bytes, form: str) -> int | None:
-        """Store a picture and return its number, None if it cannot be stored."""
+        """Store a picture and return its number, or None if it cannot be stored."""
         key = hashlib.sha256(data).digest()
         if key not in self._numbers:
             number = self._next

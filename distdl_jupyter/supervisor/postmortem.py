@@ -92,7 +92,7 @@ def _add_last_lines(error: Mapping[str, Any], lines: Sequence[str]) -> dict[str,
 
 
 def _build_crash_error(folder: JobFolder, rank: RankView, lines: Sequence[str]) -> dict[str, Any] | None:
-    """Return the error of a rank that a signal ended, from the stacks in its lines; None if it has printed none."""
+    """Return the error of a rank that a signal ended, from the stacks in its lines, or None if it has printed none."""
     begin = max((number for number, line in enumerate(lines) if line.startswith(_FATAL_PREFIX)), default=None)
     if begin is None:
         return None
@@ -123,7 +123,7 @@ def _build_crash_error(folder: JobFolder, rank: RankView, lines: Sequence[str]) 
 
 
 def _find_crashed_thread(folder: JobFolder, payload: dict[str, Any], dump: str) -> Thread | None:
-    """Return the crashed thread with its named frames, None if the dump has none."""
+    """Return the crashed thread with its named frames, or None if the dump has none."""
     threads = parse(dump)
     thread = next((candidate for candidate in threads if candidate.current), None)
     if thread is None:

@@ -73,7 +73,7 @@ class History:
 
 
 def find_last_start(history: Sequence[Event]) -> Event | None:
-    """Return the last ``handle`` or ``restart`` event, None if the job was not started.
+    """Return the last ``handle`` or ``restart`` event, or None if the job was not started.
 
     After a ``restart``, no rank has been started yet. The ``begun`` of a ``handle`` is False if it was recorded during
     placement, before any rank was started.

@@ -262,7 +262,7 @@ class Supervisor:
         deliver_outputs(self._spec, self._recorder, failed=failed, canceled=is_canceled)
 
     def _end_reason(self) -> str:
-        """Return why the attempt was stopped, or which rank failed first, and how; "" if none did."""
+        """Return why the attempt was stopped or how the first rank failed, or "" if no rank failed."""
         failure, process_count = self._recorder.view.failure, self._recorder.view.process_count
         if self._reason or failure is None:
             return self._reason

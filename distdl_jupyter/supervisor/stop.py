@@ -54,7 +54,7 @@ class Stopper:
 
     @property
     def seconds_since_kill(self) -> float:
-        """Seconds since the first KILL, negative before it."""
+        """Seconds since the first KILL; negative infinity before it."""
         return time.monotonic() - self._killed_at
 
     def escalate(self) -> None:

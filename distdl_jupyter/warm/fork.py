@@ -28,20 +28,20 @@ from distdl_jupyter.warm.start import FILLER, FILLER_ARGUMENT, FILLER_VARIABLE, 
 from distdl_jupyter.worker import shutdown
 from distdl_jupyter.worker.hooks import tensors
 
-#: The descriptors that a submitter sends with its request, in order.
-DESCRIPTOR_NAMES = ("lock", "supervisor.log")
-#: Only command lines of the form ``python -P -m MODULE ARGUMENTS`` can be forked.
+#: The flags of the command lines that can be forked: ``python -P -m MODULE ARGUMENTS``.
 _MODULE_FLAGS = ("-P", "-m")
-#: Packages whose linear algebra library has its own thread count.
+#: Packages whose linear algebra library has a thread count of its own.
 _BLAS_USERS = frozenset(("numpy", "scipy"))
-#: Seconds until the system no longer counts a joined thread, and seconds between two checks of a process.
-_JOIN_SECONDS, _WAIT_SECONDS = 0.1, 0.002
+#: Timeout in seconds until the system no longer counts a joined thread.
+_JOIN_SECONDS = 0.1
+#: Seconds between two polls of a process.
+_POLL_SECONDS = 0.002
 
 
 def become_supervisor(
     connection: socket.socket, message: dict[str, Any], descriptors: list[int], forker: Forker
 ) -> NoReturn:
-    """Run the job of a request to its end, in a newly forked process."""
+    """Run the job of a request to its end, in a newly forked process. ``descriptors`` are its lock and its log."""
     try:
         lock, log = descriptors
         _start_session((os.open(os.devnull, os.O_RDONLY), log, log), keep=(lock, connection.fileno()))
@@ -80,12 +80,12 @@ class ForkedProcess:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code, None while the process runs."""
+        """Return the exit code, or None while the process runs."""
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:
-                pid, status = self.pid, 0  # reaped elsewhere; Popen also returns 0
+                pid, status = self.pid, 0  # other code has reaped it; Popen also returns 0
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
@@ -96,14 +96,14 @@ class ForkedProcess:
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0.0)
-            time.sleep(_WAIT_SECONDS)
+            time.sleep(_POLL_SECONDS)
         return code
 
 
 class Forker:
     """Implements ``node.job.fork`` in a supervisor that was forked from a template.
 
-    ``environment`` is that of the template's imports. ``recorder`` has the variables that the imports read and set.
+    The template imported its modules in ``environment``; ``recorder`` has the variables that they read and set.
     """
 
     def __init__(self, argv: ArgvBuffer, environment: Mapping[str, str], recorder: preload.Recorder) -> None:
@@ -112,13 +112,13 @@ class Forker:
         self._recorder = recorder
 
     def find_difference(self, environment: Mapping[str, str]) -> str:
-        """Return why a process with this environment cannot be forked, "" if it can.
+        """Return why a process with this environment cannot be forked, or "" if it can.
 
         A variable that the imports have set, such as torch's KMP_DUPLICATE_LIB_OK, may be missing or have that value.
         """
         recorder = self._recorder
-        same_values = {name: value for name, value in recorder.set.items() if environment.get(name) == value}
-        name = preload.find_difference({**self._environment, **same_values}, environment, recorder.read)
+        same_values = {name: value for name, value in recorder.new_values.items() if environment.get(name) == value}
+        name = preload.find_difference({**self._environment, **same_values}, environment, recorder.read_names)
         return f"the value of the environment variable {name} differs from that of the template" if name else ""
 
     def __call__(self, arguments: Sequence[str], options: Mapping[str, Any]) -> ForkedProcess | None:
@@ -142,7 +142,7 @@ class Forker:
         return ForkedProcess(pid, os.fdopen(stdin[1], "wb"))
 
     def _find_refusal(self, arguments: Sequence[str], environment: Mapping[str, str], directory: str | None) -> str:
-        """Return why this program cannot be forked, "" if it can; errors at its start are reported later."""
+        """Return why this program cannot be forked, or "" if it can."""
         if os.path.abspath(arguments[0]) != os.path.abspath(sys.executable) or tuple(arguments[1:3]) != _MODULE_FLAGS:  # noqa: PTH100 - links are kept
             return "it uses a different Python"
         if directory and not os.access(directory, os.X_OK):
@@ -165,7 +165,7 @@ class Forker:
     def _run_program(self, arguments: Sequence[str], options: Mapping[str, Any], stdin: int) -> None:
         environment = options["env"]
         _start_session((stdin, options["stdout"], options["stderr"]))
-        _replace_environment({**environment, **self._recorder.set})
+        _replace_environment({**environment, **self._recorder.new_values})
         if options["cwd"]:
             os.chdir(options["cwd"])
         job, rank = environment[processes.MARK], environment.get("DISTDL_RANK")
@@ -186,7 +186,7 @@ class Forker:
 
 
 class ArgvBuffer:
-    """The fillers in this process's memory. Raises LookupError if they cannot be found.
+    """The fillers in this process's memory. Raises LookupError if they are missing.
 
     ``/proc/PID/environ`` and ``/proc/PID/cmdline`` show the memory from the time of exec, so a forked rank would look
     like the template and could not be found by its job's mark. The template is therefore started with a filler as its
@@ -204,11 +204,13 @@ class ArgvBuffer:
         self._arguments = (start, filler + length - start)
 
     def set_arguments(self, arguments: Sequence[str], mark: str = "") -> None:
-        """Set the visible arguments after the interpreter's path, and ``mark`` ("DISTDL_JOB_ID=...") as a variable."""
+        """Set the visible arguments after the interpreter's path, and the visible variable ``mark``."""
         line = b"\0".join(argument.encode(errors="surrogateescape") for argument in arguments)
+        address, length = self._arguments
         # Padded with blanks, because trailing zeros would be read as empty arguments.
-        _write(self._arguments, line, b" ")
-        _write(self._variable, mark.encode(), b"\0")
+        ctypes.memmove(address, line[:length].ljust(length), length)
+        address, length = self._variable
+        ctypes.memmove(address, mark.encode()[:length].ljust(length, b"\0"), length)
 
 
 def _find_filler(start: int, end: int, text: bytes) -> tuple[int, int]:
@@ -220,15 +222,10 @@ def _find_filler(start: int, end: int, text: bytes) -> tuple[int, int]:
     return start + offset, len(text)
 
 
-def _write(buffer: tuple[int, int], text: bytes, padding: bytes) -> None:
-    address, length = buffer
-    ctypes.memmove(address, text[:length].ljust(length, padding), length)
-
-
 def _start_session(streams: Sequence[int], keep: Iterable[int] = ()) -> None:
-    """Start a session with ``streams`` as descriptors 0, 1, 2; keep only ``keep`` of the others.
+    """Start a session with ``streams`` as descriptors 0, 1 and 2. Of the other descriptors, keep only ``keep``.
 
-    The others are redirected to /dev/null instead of being closed, because an inherited object that is deleted later
+    The rest is redirected to /dev/null instead of being closed, because an inherited object that is deleted later
     would otherwise close an unrelated descriptor with the same number.
     """
     os.setsid()
@@ -296,9 +293,9 @@ def _run_to_end(program: Callable[[], Any]) -> NoReturn:
 
 
 def count_library_threads(environment: Mapping[str, str]) -> int | None:
-    """Return the thread count of a process with this environment; None if it cannot be set after a fork.
+    """Return the thread count of a process with this environment, or None if it cannot be set after a fork.
 
-    0 means that no numerical library is loaded; a library loaded later reads the environment itself.
+    0 means that no numerical library is loaded. A library that is loaded later reads the environment itself.
     """
     if not tensors.has_threads() and not _BLAS_USERS & sys.modules.keys():
         return 0

@@ -8,7 +8,6 @@ variable (such as a rank or PATH) or the whole environment, starts a thread, or 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import itertools
 import json
@@ -16,9 +15,9 @@ import os
 import re
 import shutil
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from distdl_jupyter.core import files
@@ -34,7 +33,7 @@ _RANK_VARIABLES = re.compile(
     r"(?:ROLE|DISTDL)_WORLD_SIZE|MASTER_(?:ADDR|PORT)|TORCHELASTIC_\w+|(?:GLOO|NCCL)_SOCKET_IFNAME|"
     + "|".join(name for launcher in LAUNCHER_VARIABLES for name in launcher if name)
 )
-#: Variables that differ between shells even for the same job.
+#: Variables that may differ from shell to shell for the same job.
 _SHELL_VARIABLES = ("PATH", "PWD", "OLDPWD", "SHLVL", "_")
 #: Terminal variables, which do not affect imports in ranks, because they have no terminal.
 _TERMINAL_VARIABLES = ("TERM", "COLUMNS", "LINES", "COLORTERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION")
@@ -67,13 +66,13 @@ REQUIRED_MODULES = (
 )
 
 
-def find_difference(template: Mapping[str, str], job: Mapping[str, str], read: set[str]) -> str:
-    """Return the first variable that differs and may have affected an import, "" if there is none.
+def find_difference(template: Mapping[str, str], job: Mapping[str, str], read_names: set[str]) -> str:
+    """Return the first variable that differs and may have affected an import, or "" if there is none.
 
-    ``read`` are the variables that Python code read during the imports.
+    ``read_names`` are the variables that Python code read during the imports.
     """
     for name in sorted({*template, *job} - {*_TERMINAL_VARIABLES}):
-        is_relevant = name in read or (_LOAD_VARIABLES.match(name) and not _LATE_VARIABLES.fullmatch(name))
+        is_relevant = name in read_names or (_LOAD_VARIABLES.match(name) and not _LATE_VARIABLES.fullmatch(name))
         if is_relevant and template.get(name) != job.get(name):
             return name
     return ""
@@ -101,11 +100,11 @@ class ImportHistory:
         self._path = path
         data = _read_json(path)
         self._modules: list[str] = [str(name) for name in data.get("modules", ())]
-        #: Module -> why it must not be preloaded.
+        #: Why each unforkable module must not be preloaded.
         self.unforkable: dict[str, str] = {str(key): str(value) for key, value in data.get("unforkable", {}).items()}
 
     def list_names(self) -> list[str]:
-        """Return the modules to import, those of the most recent job first, in import order."""
+        """Return the modules to import, those of the most recent job first, in the order of their imports."""
         return [name for name in self._modules if not self.is_unforkable(name)]
 
     def is_unforkable(self, name: str) -> bool:
@@ -147,7 +146,7 @@ class Preloader:
 
     def __init__(self) -> None:
         self.recorder = Recorder()
-        #: The initial time and size of every loaded module's file and of every folder in ``sys.path``.
+        #: The initial modification time and size of every loaded module's file and of every folder in ``sys.path``.
         self._stamps: dict[str, tuple[int, int] | None] = {}
         self._roots = (*installed.list_roots(), f"{Path(__file__).parents[1]}{os.sep}")
         self._checked_count = 0
@@ -175,7 +174,7 @@ class Preloader:
         paths = [file for file in module_files if isinstance(file, str) and os.path.isabs(file)]  # noqa: PTH117 - thousands
         self._checked_count = len(loaded_modules)
         self.stamp(paths)
-        reads, self.recorder.unforkable = self.recorder.unforkable, []
+        reads, self.recorder.unforkable_reads = self.recorder.unforkable_reads, []
         if count_threads() > 1:
             raise UnforkableModule(name, "starts a thread when imported")
         if _has_opened_gpu():
@@ -188,12 +187,12 @@ class Preloader:
             raise UnforkableModule(name, f"imports {outside_paths[0]}, which is not an installed module")
 
     def stamp(self, paths: Iterable[str]) -> None:
-        """Record the time and size of these files and of the folders in ``sys.path``."""
+        """Record the modification time and size of these files and of the folders in ``sys.path``."""
         for path in (*paths, *sys.path):
             self._stamps.setdefault(path, _stamp(path))
 
     def find_change(self) -> str:
-        """Return the first recorded file or folder that has changed, "" if none has. 2,000 files take 4 ms."""
+        """Return the first recorded file or folder that has changed, or "" if none has. 2,000 files take 4 ms."""
         return next((path for path, stamp in self._stamps.items() if _stamp(path) != stamp), "")
 
 
@@ -227,12 +226,12 @@ class Recorder:
 
     def __init__(self) -> None:
         #: Names of the variables that were read.
-        self.read: set[str] = set()
+        self.read_names: set[str] = set()
         #: Variables that the imports have set, with their values.
-        self.set: dict[str, str] = {}
-        #: Reads of variables that a template cannot have: what was read, and by which modules that were being
-        #: imported, innermost first.
-        self.unforkable: list[tuple[str, list[str]]] = []
+        self.new_values: dict[str, str] = {}
+        #: Reads of variables that a template cannot have: the variable, and the modules that were being imported, the
+        #: innermost first.
+        self.unforkable_reads: list[tuple[str, list[str]]] = []
         self._previous: dict[str, str] = {}
 
     def __enter__(self) -> Recorder:
@@ -243,24 +242,21 @@ class Recorder:
 
     def __exit__(self, *_error: object) -> None:
         os.environ.__class__ = os._Environ  # noqa: SLF001 - the class of os.environ; no public one
-        self.set |= {name: value for name, value in os.environ.items() if self._previous.get(name) != value}
+        self.new_values |= {name: value for name, value in os.environ.items() if self._previous.get(name) != value}
 
     def record(self, name: str) -> None:
         """Record that the caller's caller has read a variable, or ``_WHOLE_ENVIRONMENT``."""
-        frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the only way to find the reader
-        frames = []
-        while frame is not None:
-            frames.append((str(frame.f_globals.get("__name__", "?")), frame.f_code.co_name))
-            frame = frame.f_back
+        stack = traceback.walk_stack(sys._getframe(2))  # noqa: SLF001 - the only way to find the reader
+        frames = [(str(frame.f_globals.get("__name__", "?")), frame.f_code.co_name) for frame, _ in stack]
         skipped = ("os", "_collections_abc", "collections.abc", __name__)
         frames = list(itertools.dropwhile(lambda frame: frame[0] in skipped, frames))
         if frames and frames[0][0] in _KNOWN_READERS:
             return
         if name == _WHOLE_ENVIRONMENT or name in _SHELL_VARIABLES or _RANK_VARIABLES.fullmatch(name):
             importing = [module for module, code in frames if code == "<module>" and module != "__main__"]
-            self.unforkable.append((name, importing or ["?"]))
+            self.unforkable_reads.append((name, importing or ["?"]))
         else:
-            self.read.add(name)
+            self.read_names.add(name)
 
 
 _WHOLE_ENVIRONMENT = "the whole environment"
@@ -279,32 +275,3 @@ class _RecordingEnviron(os._Environ):  # type: ignore[type-arg]  # noqa: SLF001 
         """Iterate, and record that the caller may have read anything."""
         _recorder.record(_WHOLE_ENVIRONMENT)
         return super().__iter__()
-
-    def copy(self) -> dict[Any, Any]:
-        """Return a copy, and record that the caller may keep this environment."""
-        _recorder.record(_WHOLE_ENVIRONMENT)
-        return super().copy()
-
-
-#: include/uapi/asm-generic/mman-common.h
-_MADV_COLLAPSE = 25
-_LARGE_PAGE = 2 * 2**20
-
-
-def collapse_pages() -> None:
-    """Move this process's memory to huge pages, which takes a few tenths of a second.
-
-    A fork copies the page tables. With torch and Horovod loaded (224 MB), it takes 9.3 ms of CPU time before this call
-    and 2.3 ms after it. The call has no effect before Linux 6.1 and on kernels without transparent huge pages.
-    """
-    with contextlib.suppress(OSError, AttributeError, ValueError):
-        madvise = ctypes.CDLL(None).madvise
-        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        # Complete huge pages in writable anonymous memory (proc_pid_maps(5)).
-        for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-            fields = line.split()
-            if "w" in fields[1] and (len(fields) == 5 or fields[5] == "[heap]"):
-                start, end = (int(address, 16) for address in fields[0].split("-"))
-                start, end = -(-start // _LARGE_PAGE) * _LARGE_PAGE, end // _LARGE_PAGE * _LARGE_PAGE
-                if start < end:
-                    madvise(start, end - start, _MADV_COLLAPSE)

@@ -22,20 +22,20 @@ _REMEDIES = {
 
 def read_state() -> dict[str, Any]:
     """Return the state of warm starts: what has disabled them ("" if they are enabled), and the template."""
-    files = start.files_of()
+    files = start.get_template_files()
     return {
         "switched_off": start.find_disabling_setting(),
         "idle_minutes": start.read_settings().idle_minutes,
-        "template": start.status(files),
+        "template": start.get_status(files),
         "is_preparing": start.has_template(files),
     }
 
 
 def describe() -> list[str]:
-    """Return the state of warm starts for this Python, one fact per line."""
-    files, facts = start.files_of(), read_state()
-    disabled_by, template = facts["switched_off"], facts["template"]
-    lines = [f"Warm starts are on. An unused template ends after {facts['idle_minutes']:g} minutes."]
+    """Return the state of warm starts for this Python, one sentence or two per line."""
+    files, state = start.get_template_files(), read_state()
+    disabled_by, template = state["switched_off"], state["template"]
+    lines = [f"Warm starts are on. An unused template ends after {state['idle_minutes']:g} minutes."]
     if disabled_by:
         lines = [f"Warm starts are switched off by {disabled_by}. {_REMEDIES[disabled_by]}"]
     if template is not None:
@@ -45,29 +45,25 @@ def describe() -> list[str]:
             f"It has {_describe_modules(template)}.",
             f"It has started {plural(template['jobs'], 'job')} ({template['running']} running).",
         ]
-    elif facts["is_preparing"]:
+    elif state["is_preparing"]:
         lines.append(f"A template for {files.python} is being prepared.")
     elif not disabled_by:
-        text = f"No template is running for {files.python}. The next job starts one; to start one now, run"
-        lines.append(f"{text} `distdl warm start`.")
+        lines.append(f"No template is running for {files.python}. To start one now, run `distdl warm start`.")
     by_reason: dict[str, list[str]] = {}
     for name, reason in preload.ImportHistory(files.history).unforkable.items():
         by_reason.setdefault(reason, []).append(name)
     for reason, names in by_reason.items():
-        suffix = f" (and {len(names) - 1} more)" if names[1:] else ""
-        lines.append(f"{names[0]}{suffix} is not preloaded, because it {reason}.")
+        suffix = f" The same applies to {plural(len(names) - 1, 'other module')}." if names[1:] else ""
+        lines.append(f"{names[0]} is not preloaded, because it {reason}.{suffix}")
     return lines
 
 
 def build_doctor_rows() -> list[Verdict]:
     """Return the row of ``distdl doctor``."""
-    facts = read_state()
-    disabled_by, template = facts["switched_off"], facts["template"]
-    if disabled_by:
+    if disabled_by := start.find_disabling_setting():
         return [Verdict("Warm starts", "absent", f"off ({disabled_by})", _REMEDIES[disabled_by])]
-    text = "a template is being prepared" if facts["is_preparing"] else "no template is running"
-    if template is not None:
-        text = f"a template has {_describe_modules(template)}; it started {plural(template['jobs'], 'job')}"
+    template = start.get_status(start.get_template_files())
+    text = "no template is ready" if template is None else f"a template has {_describe_modules(template)}"
     return [Verdict("Warm starts", "ok", f"on; {text}")]
 
 

@@ -1,6 +1,6 @@
 """Starts jobs from the submitting process: warm from the template, else cold, with a template for the next job.
 
-Also what submitters and templates share: the template's files, the user's settings, messages and inherited state.
+Submitters and templates share the rest: the template's files, the user's settings, messages and inherited state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from distdl_jupyter.core.files import write_json
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor import control
@@ -41,7 +40,7 @@ from distdl_jupyter.worker.rank_socket import read_uid
 COLD_START_CODE = "cold-start"
 #: Timeout in seconds for the reply of a template, which may be importing. A cold start takes longer.
 _TIMEOUT_SECONDS = 1.0
-#: Incremented when the messages change, so that two versions never share a socket.
+#: The version of the messages, so that two versions of this package never share a socket.
 PROTOCOL = 6
 #: The environment variable with the folder for the templates of several data directories.
 _FOLDER_VARIABLE = "DISTDL_WARM_DIR"
@@ -53,7 +52,7 @@ def start_job(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, s
     The reason for a cold start is written to the job's log as one sentence, unless warm starts do not apply (remote
     cluster, not Linux, inside a rank, or disabled). Raises OSError if the supervisor cannot be started.
     """
-    spec, files = folder.read_spec(), files_of(python)
+    spec, files = folder.read_spec(), get_template_files(python)
     # Forked ranks can be marked on Linux only (see ``fork.ArgvBuffer``). A job inside a rank belongs to that rank's
     # processes and must end with them.
     is_applicable = sys.platform == "linux" and spec.cluster == "local" and "DISTDL_JOB_ID" not in os.environ
@@ -61,20 +60,6 @@ def start_job(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, s
         control.start_supervisor(folder, lock, secret_variables, python=python)
         return
     installed.get_record_folder(folder.path).mkdir(mode=0o700, exist_ok=True)
-    if reason := start_warm(files, folder, lock, secret_variables, spec):
-        with contextlib.closing(EventWriter(folder.events)) as writer:
-            writer.write("note", level="info", text=reason, code=COLD_START_CODE)
-        control.start_supervisor(folder, lock, secret_variables, python=python)
-        with contextlib.suppress(OSError):
-            start_template(files, folder)
-    else:
-        lock.release()
-
-
-def start_warm(
-    files: TemplateFiles, folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], spec: JobSpec
-) -> str:
-    """Request a start from the template. Return "" on success, else the reason for a cold start as one sentence."""
     inherited = _read_own_environment()
     request = {
         "type": "start",
@@ -86,21 +71,23 @@ def start_warm(
         "niceness": os.getpriority(os.PRIO_PROCESS, 0),
     }
     try:
-        connection = _connect(files)
-    except OSError:
+        with folder.supervisor_log.open("ab") as log:
+            reply = _request(files, request, (lock.fd, log.fileno()))
+        if "accepted" in reply:
+            lock.release()
+            return
+        reason = reply.get("cold", "the warm template could not start it")
+    except (FileNotFoundError, ConnectionRefusedError):
+        reason = "no warm template was running for this Python; the next job will have one"
         if has_template(files):
-            return "This job starts cold because the warm template for this Python is still being prepared."
-        return "This job starts cold because no warm template was running for this Python; the next job will have one."
-    try:
-        with connection, folder.supervisor_log.open("ab") as log:
-            send(connection, request, (lock.fd, log.fileno()))
-            reply = receive(connection)[0]
-            if "accepted" in reply:
-                send(connection, {"go": True})
-                return ""
+            reason = "the warm template for this Python is still being prepared"
     except OSError:
-        return "This job starts cold because the warm template did not respond."
-    return f"This job starts cold because {reply.get('cold', 'the warm template could not start it')}."
+        reason = "the warm template did not respond"
+    with contextlib.closing(EventWriter(folder.events)) as writer:
+        writer.write("note", level="info", text=f"This job starts cold because {reason}.", code=COLD_START_CODE)
+    control.start_supervisor(folder, lock, secret_variables, python=python)
+    with contextlib.suppress(OSError):
+        start_template(files, folder)
 
 
 def _read_own_environment() -> dict[str, str]:
@@ -108,15 +95,18 @@ def _read_own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ("DISTDL_JOB_ID", FILLER)}
 
 
-def _connect(files: TemplateFiles) -> socket.socket:
-    with contextlib.ExitStack() as stack:
-        connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+def _request(files: TemplateFiles, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> dict[str, Any]:
+    """Send a request to the template, confirm the start of a job, and return the reply. Raises OSError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_TIMEOUT_SECONDS)
         connection.connect(str(files.socket))
         if read_uid(connection) != os.getuid():
             raise PermissionError("the socket belongs to another user's process")
-        stack.pop_all()
-    return connection
+        send(connection, message, descriptors)
+        reply, _ = receive(connection)
+        if "accepted" in reply:
+            send(connection, {"go": True})
+    return reply
 
 
 def has_template(files: TemplateFiles) -> bool:
@@ -124,22 +114,24 @@ def has_template(files: TemplateFiles) -> bool:
     return locks.read_holder(files.lock).is_held
 
 
-def status(files: TemplateFiles) -> dict[str, Any] | None:
-    """Return the status of the template, None if none is ready.
-
-    Keys: ``pid modules since jobs running learning loads``.
-    """
-    return _request(files, "status")
+def get_status(files: TemplateFiles) -> dict[str, Any] | None:
+    """Return the status of the template (see ``Template``), or None if no template is ready."""
+    try:
+        return _request(files, {"type": "status"})
+    except OSError:
+        return None
 
 
 def stop(files: TemplateFiles, timeout: float = 10.0) -> bool:
-    """Stop the template and wait up to ``timeout`` seconds for its exit. Jobs that it started continue.
+    """Stop the template, wait up to ``timeout`` seconds, and return whether it has exited. Its jobs continue.
 
-    Return False if no template is running or it has not exited. A template that may run on another host gets no signal.
+    Return False if no template is running. A template that may run on another host gets no signal.
     """
     if not has_template(files):
         return False
-    was_received = _request(files, "stop") is not None
+    was_received = False
+    with contextlib.suppress(OSError):
+        was_received = bool(_request(files, {"type": "stop"}))
     deadline = time.monotonic() + timeout
     while has_template(files) and time.monotonic() < deadline:
         # A template that is importing cannot reply: signal it, unless it runs on another host that shares this folder.
@@ -148,15 +140,6 @@ def stop(files: TemplateFiles, timeout: float = 10.0) -> bool:
             was_received = was_received or processes.signal_marked(mark, signal.SIGTERM)
         time.sleep(0.02)
     return not has_template(files)
-
-
-def _request(files: TemplateFiles, type_: str) -> dict[str, Any] | None:
-    try:
-        with _connect(files) as connection:
-            send(connection, {"type": type_})
-            return receive(connection)[0]
-    except OSError:
-        return None
 
 
 def start_template(files: TemplateFiles, folder: JobFolder | None = None) -> None:
@@ -173,7 +156,7 @@ def start_template(files: TemplateFiles, folder: JobFolder | None = None) -> Non
         open(files.lock, "ab", opener=owned.open_private) as lock,
         open(files.log, "ab", opener=owned.open_private) as log,
         # The order is in memory before the start, because this process may exit immediately.
-        _memory_file({"environment": environment, "job": job, "lock": lock.fileno()}) as stdin,
+        _create_memory_file({"environment": environment, "job": job, "lock": lock.fileno()}) as stdin,
     ):
         # The template inherits the lock, so that no other template can be started in between.
         try:
@@ -199,13 +182,13 @@ def start_template(files: TemplateFiles, folder: JobFolder | None = None) -> Non
 def wait_until_ready(files: TemplateFiles, timeout: float = 120.0) -> dict[str, Any] | None:
     """Wait until a template is ready and return its status, or None after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
-    while (reply := status(files)) is None and time.monotonic() < deadline:
+    while (reply := get_status(files)) is None and time.monotonic() < deadline:
         time.sleep(0.05)
     return reply
 
 
 class TemplateFiles(NamedTuple):
-    """The paths of one template's files; their names contain ``key``."""
+    """The paths of one template's files, whose names contain ``key``, and its interpreter ``python``."""
 
     python: str
     key: str
@@ -226,7 +209,7 @@ def get_templates_folder() -> Path:
     return Path(path).expanduser() if path else store.get_home() / "warm"
 
 
-def files_of(python: str = "") -> TemplateFiles:
+def get_template_files(python: str = "") -> TemplateFiles:
     """Return the files of the template of an interpreter (default: this one).
 
     Links are not resolved, because the interpreter of a virtual environment is often a link to a common one.
@@ -259,26 +242,26 @@ def change_settings(**changes: Any) -> Settings:
     try:
         settings = msgspec.convert({**msgspec.to_builtins(read_settings()), **changes}, Settings, strict=False)
     except msgspec.ValidationError:
-        message = (
-            f"idle_minutes must be a number above 0 and at most 10080 (one week), not {changes['idle_minutes']!r}."
-        )
+        message = f"idle_minutes must be above 0 and at most 10080 (one week), not {changes['idle_minutes']!r}."
         raise InvalidSpec(message, code="warm-idle-minutes-invalid", field="idle_minutes") from None
     write_json(get_templates_folder() / "settings.json", msgspec.to_builtins(settings))
     return settings
 
 
 def find_disabling_setting() -> str:
-    """Return what disables warm starts ("DISTDL_WARM" or "the settings"), "" if they are enabled."""
+    """Return what disables warm starts ("DISTDL_WARM" or "the settings"), or "" if they are enabled."""
     if os.environ.get("DISTDL_WARM", "").lower() in ("off", "0", "no", "false"):
         return "DISTDL_WARM"
     return "" if read_settings().enabled else "the settings"
 
 
-#: Maximum size of a message in bytes (environments may have several hundred kB), and maximum number of descriptors.
-_MAX_BYTES, _MAX_DESCRIPTORS = 64 * 2**20, 8
+#: Maximum size of a message in bytes; an environment may have several hundred kB.
+_MAX_BYTES = 64 * 2**20
+#: Maximum number of descriptors of a message.
+_MAX_DESCRIPTORS = 8
 
 
-def _memory_file(data: Mapping[str, Any]) -> IO[bytes]:
+def _create_memory_file(data: Mapping[str, Any]) -> IO[bytes]:
     file = open(os.memfd_create("message"), "w+b")  # noqa: PTH123, SIM115 - closed by the caller
     file.write(json.dumps(data).encode())
     file.seek(0)
@@ -287,7 +270,7 @@ def _memory_file(data: Mapping[str, Any]) -> IO[bytes]:
 
 def send(connection: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
     """Send one message as an in-memory file, whose descriptor precedes the others. Raises OSError."""
-    with _memory_file(message) as file:
+    with _create_memory_file(message) as file:
         socket.send_fds(connection, [b"."], [file.fileno(), *descriptors])
 
 
@@ -301,21 +284,21 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
         return message, descriptors
     for fd in descriptors:
         os.close(fd)
-    raise ConnectionError("The other end closed the connection, or its message is not a JSON object.")
+    raise ConnectionError("The peer closed the connection, or its message is not a JSON object.")
 
 
 #: The last variable of a template's environment, and the last argument of its command line (see ``fork.ArgvBuffer``).
 FILLER = "DISTDL_WARM_ROOM"
 FILLER_VARIABLE, FILLER_ARGUMENT = {FILLER: "." * 240}, "-" * 400
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
-_STATUS = ("Umask", "Groups", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
+_STATUS_FIELDS = ("Umask", "Groups", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
 _LIMITS = tuple(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
 
 def read_inherited_state() -> dict[str, Any]:
-    """Return the inherited state of this process besides its environment, as JSON data with keys that users know.
+    """Return the inherited state of this process, except its environment, as JSON data. Messages quote the keys.
 
-    A cold job inherits it from its submitter and a warm job from the template, so both must be equal.
+    A cold job inherits this state from its submitter and a warm job from the template, so both must be equal.
     """
     lines = (line.partition(":") for line in _read_own_proc("status").splitlines())
     return {
@@ -324,13 +307,13 @@ def read_inherited_state() -> dict[str, Any]:
         "the allowed CPUs (affinity)": sorted(os.sched_getaffinity(0)),
         "the control group": _read_own_proc("cgroup"),
         "the namespaces": {name: _read_own_proc(f"ns/{name}") for name in _NAMESPACES},
-        "the capabilities and the umask": {name: text.strip() for name, _, text in lines if name in _STATUS},
+        "the capabilities and the umask": {name: text.strip() for name, _, text in lines if name in _STATUS_FIELDS},
         "the out-of-memory score": _read_own_proc("oom_score_adj"),
     }
 
 
 def _read_own_proc(name: str) -> str:
-    """Return the text of a file, or the target of a link, about this process; "" if it cannot be read."""
+    """Return the text of a file about this process, or the target of a link; "" if it cannot be read."""
     path = Path("/proc/self", name)
     with contextlib.suppress(OSError):
         return str(path.readlink()) if path.is_symlink() else path.read_text(encoding="utf-8")

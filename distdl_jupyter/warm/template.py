@@ -1,9 +1,9 @@
 """``python -u -P -m distdl_jupyter.warm.template FILLER``: the template process (FILLER: see ``fork``).
 
-It preloads modules, then serves requests at its socket and forks one supervisor for each job.
+It preloads modules, then serves requests at its socket and forks a supervisor for each job.
 
-The process has one thread, opens no GPU and holds no job's lock. It exits when it is idle for a while, when a file that
-it has imported has changed, when its socket or data directory is removed, and on request.
+The process has one thread, opens no GPU and holds no lock of a job. It exits when it is idle for a while, when a file
+that it has imported has changed, when its socket or data directory is removed, and on request.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from distdl_jupyter.worker import installed
 from distdl_jupyter.worker.hooks import distributed, frameworks
 from distdl_jupyter.worker.rank_socket import open_listener, read_uid
 
-#: Seconds between two checks for ended jobs and for a reason to exit.
+#: Seconds between two checks for ended jobs and for reasons to exit.
 _CHECK_SECONDS = 1.0
 #: Timeout of one connection in seconds.
 _TIMEOUT_SECONDS = 5.0
@@ -48,38 +48,34 @@ class TemplateExit(Exception):
 
 
 class Template:
-    """One template; ``order`` is described at ``main``."""
+    """One template. ``config`` is the JSON object that ``main`` reads."""
 
-    def __init__(self, order: Mapping[str, Any], argv: fork.ArgvBuffer) -> None:
-        self._files = start.files_of()
-        self._lock = int(order["lock"])
-        self._job = JobFolder(Path(order["job"])) if order["job"] else None
+    def __init__(self, config: Mapping[str, Any], argv: fork.ArgvBuffer) -> None:
+        self._files = start.get_template_files()
+        self._lock = int(config["lock"])
         self._state = start.read_inherited_state()
         self._preloader = preload.Preloader()
-        self._forker = fork.Forker(argv, order["environment"], self._preloader.recorder)
+        self._forker = fork.Forker(argv, config["environment"], self._preloader.recorder)
         self.history = preload.ImportHistory(self._files.history)
         self._started_at = time.time()
         self._used_at = time.monotonic()
+        #: The running jobs by the pid of their supervisor, and how many jobs were started.
         self._jobs: dict[int, JobFolder] = {}
         self._job_count = 0
-        #: Jobs whose imports are added to the history once they have ended.
-        self._watched_jobs = [self._job] if self._job is not None else []
+        #: Jobs whose imports are added to the history once they have ended. The first one is not started here.
+        self._watched_jobs = [JobFolder(Path(config["job"]))] if config["job"] else []
         self._pending_modules: list[str] = []
         self._socket: socket.socket | None = None
-        self._inode = -1
+        self._socket_inode = -1
 
     def prepare(self) -> None:
         """Import the modules that jobs need, once the ranks of the first job are training.
 
         Raises UnforkableModule, TemplateExit.
         """
-        backend_modules = _await_ranks(self._job) if self._job is not None else ()
-        try:
-            for name in (*preload.REQUIRED_MODULES, *registry.list_built_in("backends")):
-                self._preloader.load(name)
-        except UnforkableModule as unforkable:
-            raise TemplateExit(f"a module that it needs cannot be preloaded: {unforkable}") from unforkable
-        for name in (*backend_modules, *self.history.list_names()):
+        backend_modules = _await_ranks(self._watched_jobs[0]) if self._watched_jobs else ()
+        package_modules = (*preload.REQUIRED_MODULES, *registry.list_built_in("backends"))
+        for name in (*package_modules, *backend_modules, *self.history.list_names()):
             if not self.history.is_unforkable(name):
                 self._preloader.load(name)
         if entry := next((entry for entry in sys.path if not os.path.isabs(entry)), ""):  # noqa: PTH117 - a string
@@ -107,7 +103,7 @@ class Template:
         path.unlink(missing_ok=True)
         listener = self._socket = open_listener(path)
         listener.setblocking(False)  # noqa: FBT003 - its only argument
-        self._inode = path.stat().st_ino
+        self._socket_inode = path.stat().st_ino
         while True:
             if select.select([listener], [], [], 0 if self._pending_modules else _CHECK_SECONDS)[0]:
                 self._accept(listener)
@@ -124,10 +120,9 @@ class Template:
             self._load_next()
 
     def _has_socket(self) -> bool:
-        try:
-            return self._files.socket.stat().st_ino == self._inode
-        except OSError:
-            return False
+        with contextlib.suppress(OSError):
+            return self._files.socket.stat().st_ino == self._socket_inode
+        return False
 
     def close(self) -> None:
         """Stop accepting jobs, remove the socket unless it belongs to another template, and release the lock."""
@@ -139,30 +134,27 @@ class Template:
         fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _accept(self, listener: socket.socket) -> None:
+        descriptors: list[int] = []
         try:
             connection, _ = listener.accept()
-        except OSError:
-            return
-        descriptors: list[int] = []
-        with connection:
-            connection.settimeout(_TIMEOUT_SECONDS)
-            if read_uid(connection) != os.getuid():
-                return
-            try:
+            with connection:
+                connection.settimeout(_TIMEOUT_SECONDS)
+                if read_uid(connection) != os.getuid():
+                    return
                 message, descriptors = start.receive(connection)
                 type_ = message.get("type")
                 if type_ == "status":
-                    start.send(connection, self._status())
+                    start.send(connection, self._build_status())
                 elif type_ == "stop":
                     start.send(connection, {"pid": os.getpid()})
                     raise TemplateExit("it received a request to stop")
-                elif type_ == "start" and len(descriptors) == len(fork.DESCRIPTOR_NAMES):
+                elif type_ == "start":
                     self._start(connection, message, descriptors)
-            except (OSError, KeyError, TypeError) as error:
-                sys.stderr.write(f"A connection ended early: {error!r}.\n")
-            finally:
-                for fd in descriptors:
-                    os.close(fd)
+        except (OSError, KeyError, TypeError) as error:
+            _log(f"A request failed: {error!r}.")
+        finally:
+            for fd in descriptors:
+                os.close(fd)
 
     def _start(self, connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
         """Fork the supervisor of a job. Raises TemplateExit if this template cannot start jobs like this one."""
@@ -182,7 +174,7 @@ class Template:
         self._used_at = time.monotonic()
 
     def _find_refusal(self, message: dict[str, Any]) -> str:
-        """Return why this template cannot start the job, "" if it can; if not, the template exits and is replaced."""
+        """Return why this template cannot start the job and must be replaced, or "" if it can start the job."""
         if path := self._preloader.find_change():
             return f"{path} has changed since the template was started"
         if reason := self._forker.find_difference(select_for_local_ranks(message["inherited"])):
@@ -194,7 +186,7 @@ class Template:
             return "the template has a lower priority (nice)"
         return "the template has started threads" if preload.count_threads() > 1 else ""
 
-    def _status(self) -> dict[str, Any]:
+    def _build_status(self) -> dict[str, Any]:
         return {
             "pid": os.getpid(),
             "modules": len(sys.modules),
@@ -216,7 +208,6 @@ def _freeze_objects() -> None:
     distributed.watch_groups()
     gc.collect()
     gc.freeze()
-    preload.collapse_pages()
     installed.inherited_count = len(sys.modules)
 
 
@@ -225,19 +216,19 @@ def main() -> None:
 
     Standard input holds one JSON object: the submitter's ``environment``, in which modules are imported (it is not the
     initial environment of this process, which all processes of this user can read), the ``job`` that must start before
-    the imports begin, and the descriptor of the ``lock``, which this process has inherited.
+    the imports begin ("" if there is none), and the descriptor of the ``lock``, which this process has inherited.
     """
     signals.reset()  # if SIGCHLD were ignored, ended jobs could not be reaped
     argv = fork.ArgvBuffer()
-    order = json.loads(sys.stdin.read())
-    os.set_inheritable(order["lock"], False)  # noqa: FBT003 - as in its documentation
-    os.write(order["lock"], processes.make_mark().encode())
+    config = json.loads(sys.stdin.read())
+    os.set_inheritable(config["lock"], False)  # noqa: FBT003 - as in its documentation
+    os.write(config["lock"], processes.make_mark().encode())
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
     os.close(devnull)
     os.environ.clear()
-    os.environ.update({**order["environment"], **preload.NO_THREADS})
-    template = Template(order, argv)
+    os.environ.update({**config["environment"], **preload.NO_THREADS})
+    template = Template(config, argv)
     try:
         template.prepare()
         template.serve()
@@ -248,9 +239,9 @@ def main() -> None:
         template.history.exclude(unforkable)
         template.close()
         os.environ.clear()
-        os.environ.update(order["environment"])
+        os.environ.update(config["environment"])
         # Only a new process is free of what an unforkable module has started, such as threads.
-        start.start_template(start.files_of())
+        start.start_template(start.get_template_files())
         os._exit(0)
     finally:
         template.close()

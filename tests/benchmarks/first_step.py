@@ -126,10 +126,10 @@ def warmed(jobs: Iterable[Callable[[], object]]) -> Iterator[None]:
                 job()
                 if not why_cold(max(folder.id for folder in JobStore().list_folders())):
                     break
-                warm_start.wait_until_ready(warm_start.files_of())
+                warm_start.wait_until_ready(warm_start.get_template_files())
         yield
     finally:
-        warm_start.stop(warm_start.files_of())
+        warm_start.stop(warm_start.get_template_files())
 
 
 def _said(reasons: list[str]) -> str:

@@ -309,7 +309,7 @@ def test_second_compiled_job_compiles_nothing_and_imports_nothing():
         if imported:
             break
         time.sleep(5)
-    assert imported, warm_start.files_of().log.read_text()
+    assert imported, warm_start.get_template_files().log.read_text()
     assert_warm(job)
 
 

@@ -28,7 +28,7 @@ def own_home(start, tmp_path, monkeypatch):
     monkeypatch.setenv("DISTDL_HOME", str(tmp_path / "own"))
     monkeypatch.delenv("DISTDL_WARM_DIR")
     yield tmp_path / "own"
-    warm_start.stop(warm_start.files_of())
+    warm_start.stop(warm_start.get_template_files())
     for job_id in JobStore().list_ids():
         assert not until_gone(job_id)
 

@@ -38,7 +38,7 @@ def test_a_supervisor_killed_with_its_watchdog_and_template(distdl_home, injecte
         job = jobs.start(backend)
         time.sleep(moment)
         # What the template learns from the job may make it begin anew.
-        template = wait_for(lambda: warm_start.status(warm_start.files_of()), what="a template")
+        template = wait_for(lambda: warm_start.get_status(warm_start.get_template_files()), what="a template")
         held = jobs.kill_supervisor(job, watchdog=True, also=(psutil.Process(template["pid"]),))
         told = f"{backend}, {moment:.4f} s after submit"
         looked = time.monotonic()

@@ -51,23 +51,23 @@ def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl
         assert warm_start.FILLER not in psutil.Process(pid).environ()
     own = found_supervisor_of(job)
     assert processes.MARK not in own.environ()
-    assert psutil.Process(own.ppid()).ppid() == warm_start.status(warm_start.files_of())["pid"]
+    assert psutil.Process(own.ppid()).ppid() == warm_start.get_status(warm_start.get_template_files())["pid"]
     job.cancel(now=True)
     assert job.wait(60).state is State.CANCELED
 
 
 def killed():
     """Kill the template, and say whether none is there: what it has learned may have made it begin anew."""
-    if said := warm_start.status(warm_start.files_of()):
+    if said := warm_start.get_status(warm_start.get_template_files()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(said["pid"], signal.SIGKILL)
-    return not warm_start.has_template(warm_start.files_of())
+    return not warm_start.has_template(warm_start.get_template_files())
 
 
 @pytest.mark.fault("supervisor", "a template that is killed harms no job")
 def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home):
     job = started()
-    old = warm_start.status(warm_start.files_of())["pid"]
+    old = warm_start.get_status(warm_start.get_template_files())["pid"]
     wait_for(killed)
     after = submit(abs, (-3,), distributed_backend="plain")
     assert after.result(timeout=120) == 3
@@ -85,7 +85,7 @@ def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home
 @pytest.mark.full
 def test_the_template_holds_no_lock_and_no_secret(distdl_home, monkeypatch):
     monkeypatch.setenv("MY_API_TOKEN", "a-secret-of-the-submitter")
-    warm_start.stop(warm_start.files_of())
+    warm_start.stop(warm_start.get_template_files())
     pid = revive()["pid"]
     job = started(environment_variables={"OTHER_SECRET": "a-secret-of-the-job"})
     assert_warm(job)
@@ -108,7 +108,7 @@ def targets(pid):
 
 def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
     with socket.socket(socket.AF_UNIX) as connection, open(tmp_path / "lock", "wb") as file:
-        connection.connect(str(warm_start.files_of().socket))
+        connection.connect(str(warm_start.get_template_files().socket))
         request = {
             "type": "start",
             "folder": str(tmp_path),
@@ -127,30 +127,30 @@ def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
 
 
 def test_invalid_requests_at_the_socket_end_nothing(distdl_home):
-    pid = warm_start.status(warm_start.files_of())["pid"]
+    pid = warm_start.get_status(warm_start.get_template_files())["pid"]
     for content in (None, b"", b"{", b"{}", b"[]"):
         with socket.socket(socket.AF_UNIX) as connection, tempfile.TemporaryFile() as file:
-            connection.connect(str(warm_start.files_of().socket))
+            connection.connect(str(warm_start.get_template_files().socket))
             file.write(content or b"")
             file.seek(0)
             socket.send_fds(connection, [b"."], [] if content is None else [file.fileno()])
             connection.shutdown(socket.SHUT_WR)
             connection.recv(10)
-    assert warm_start.status(warm_start.files_of())["pid"] == pid
+    assert warm_start.get_status(warm_start.get_template_files())["pid"] == pid
 
 
 def test_another_users_process_is_refused_at_both_ends(distdl_home, monkeypatch):
     """The other user is made by telling this process that it is somebody else: one machine's tests have one user."""
     monkeypatch.setattr("distdl_jupyter.warm.start.os.getuid", lambda: 12345)
-    assert warm_start.status(warm_start.files_of()) is None
+    assert warm_start.get_status(warm_start.get_template_files()) is None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes root to become somebody else")
 def test_a_connection_of_another_user_is_not_answered(distdl_home):
-    folder = warm_start.files_of().socket.parent
+    folder = warm_start.get_template_files().socket.parent
     assert oct(folder.stat().st_mode)[-3:] == "700"
-    assert oct(warm_start.files_of().socket.stat().st_mode)[-3:] == "600"
-    pid = warm_start.status(warm_start.files_of())["pid"]
+    assert oct(warm_start.get_template_files().socket.stat().st_mode)[-3:] == "600"
+    pid = warm_start.get_status(warm_start.get_template_files())["pid"]
     connection = socket.socket(socket.AF_UNIX)
     child = os.fork()
     if child == 0:
@@ -158,9 +158,9 @@ def test_a_connection_of_another_user_is_not_answered(distdl_home):
         try:
             where = os.open(folder, os.O_RDONLY)  # opened as root: the folder alone would keep it out
             os.fchdir(where)
-            os.chmod(warm_start.files_of().socket.name, 0o666)
+            os.chmod(warm_start.get_template_files().socket.name, 0o666)
             os.setresuid(65534, 65534, 65534)
-            connection.connect(warm_start.files_of().socket.name)
+            connection.connect(warm_start.get_template_files().socket.name)
             warm_start.send(connection, {"type": "status"})
             code = 0 if connection.recv(100) == b"" else 1
         except OSError:
@@ -169,37 +169,37 @@ def test_a_connection_of_another_user_is_not_answered(distdl_home):
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     connection.close()
-    warm_start.files_of().socket.chmod(0o600)
-    assert warm_start.status(warm_start.files_of())["pid"] == pid
+    warm_start.get_template_files().socket.chmod(0o600)
+    assert warm_start.get_status(warm_start.get_template_files())["pid"] == pid
 
 
 def test_an_unused_template_ends(own_home):
-    warm_start.start_template(warm_start.files_of())
-    assert warm_start.wait_until_ready(warm_start.files_of()) is not None
+    warm_start.start_template(warm_start.get_template_files())
+    assert warm_start.wait_until_ready(warm_start.get_template_files()) is not None
     warm_start.change_settings(idle_minutes=0.001)
-    wait_for(lambda: not warm_start.has_template(warm_start.files_of()), what="the end of the template")
-    assert "it was not used for a while" in warm_start.files_of().log.read_text()
-    assert not warm_start.files_of().socket.exists()
+    wait_for(lambda: not warm_start.has_template(warm_start.get_template_files()), what="the end of the template")
+    assert "it was not used for a while" in warm_start.get_template_files().log.read_text()
+    assert not warm_start.get_template_files().socket.exists()
 
 
 def test_a_template_ends_with_its_socket_and_with_its_data_directory(own_home):
     import shutil
 
-    for remove in (warm_start.files_of().socket.unlink, lambda: shutil.rmtree(own_home)):
-        warm_start.start_template(warm_start.files_of())
-        said = warm_start.wait_until_ready(warm_start.files_of())
+    for remove in (warm_start.get_template_files().socket.unlink, lambda: shutil.rmtree(own_home)):
+        warm_start.start_template(warm_start.get_template_files())
+        said = warm_start.wait_until_ready(warm_start.get_template_files())
         remove()
         wait_for(
             lambda pid=said["pid"]: (
-                psutil.pid_exists(pid) is False or not warm_start.has_template(warm_start.files_of())
+                psutil.pid_exists(pid) is False or not warm_start.has_template(warm_start.get_template_files())
             )
         )
 
 
 def test_there_is_at_most_one_template(own_home):
     for _ in range(3):
-        warm_start.start_template(warm_start.files_of())
-    first = warm_start.wait_until_ready(warm_start.files_of())
+        warm_start.start_template(warm_start.get_template_files())
+    first = warm_start.wait_until_ready(warm_start.get_template_files())
     wait_for(lambda: len(templates(own_home)) == 1, what="the end of the others")
     assert templates(own_home) == [first["pid"]]
 

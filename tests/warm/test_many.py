@@ -26,9 +26,11 @@ def prints(number):
     "many", "jobs that start warm run to their end with every line; the template uses no more memory than before"
 )
 def test_many_jobs_at_once_from_one_template(distdl_home, injected):
-    template = warm_start.status(warm_start.files_of())["pid"]
+    template = warm_start.get_status(warm_start.get_template_files())["pid"]
     assert submit(prints, (0,)).result(timeout=100) == 0
-    wait_for(lambda: warm_start.status(warm_start.files_of())["running"] == 0, 60, "the first job forgotten")
+    wait_for(
+        lambda: warm_start.get_status(warm_start.get_template_files())["running"] == 0, 60, "the first job forgotten"
+    )
     before = census.of(template)
     jobs = [submit(prints, (number,)) for number in range(few_or_all(8, 50))]
     for number, job in enumerate(jobs):
@@ -37,5 +39,5 @@ def test_many_jobs_at_once_from_one_template(distdl_home, injected):
         assert [str(line) for line in job.logs(0)] == [f"job {number} line {step}" for step in range(20)]
         injected()
     assert not any(until_gone(job.id) for job in jobs)
-    assert warm_start.status(warm_start.files_of())["pid"] == template
+    assert warm_start.get_status(warm_start.get_template_files())["pid"] == template
     census.settled(template, before, memory=5)

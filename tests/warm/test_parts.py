@@ -20,28 +20,28 @@ def test_reads_of_the_environment_are_recorded(monkeypatch):
         _ = "ASKED_FOR" in os.environ
         os.environ.setdefault("SET_BY_DEFAULT", "2")
     monkeypatch.delenv("SET_BY_DEFAULT")
-    assert {"WAS_THERE", "WAS_NOT_THERE", "ASKED_FOR", "SET_BY_DEFAULT"} <= recorder.read
-    assert recorder.set == {"SET_BY_DEFAULT": "2"}
-    assert recorder.unforkable == []
+    assert {"WAS_THERE", "WAS_NOT_THERE", "ASKED_FOR", "SET_BY_DEFAULT"} <= recorder.read_names
+    assert recorder.new_values == {"SET_BY_DEFAULT": "2"}
+    assert recorder.unforkable_reads == []
     os.environ.get("AFTERWARDS")
     with recorder:
         dict(os.environ)
-    assert recorder.unforkable[0][0] == "the whole environment"
-    assert "AFTERWARDS" not in recorder.read
+    assert recorder.unforkable_reads[0][0] == "the whole environment"
+    assert "AFTERWARDS" not in recorder.read_names
 
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "MASTER_PORT", "PATH"])
 def test_a_variable_of_each_rank_or_shell_makes_a_module_unforkable(name):
     with Recorder() as recorder:
         os.environ.get(name)
-    assert [variable for variable, _importing in recorder.unforkable] == [name]
-    assert name not in recorder.read
+    assert [variable for variable, _importing in recorder.unforkable_reads] == [name]
+    assert name not in recorder.read_names
 
 
 def test_torchs_own_settings_are_not_variables_of_ranks():
     with Recorder() as recorder:
         os.environ.get("TORCH_DISTRIBUTED_COMPILE_ON_ONE_RANK")
-    assert recorder.unforkable == []
+    assert recorder.unforkable_reads == []
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_variable_matters_where_an_import_may_have_seen_it(template, job, read
 
 def test_what_imports_set_in_the_template_matters_where_the_submitter_has_another_value():
     recorder = Recorder()
-    recorder.set = {"KMP_OF": "2", "KMP_SET": "True"}
+    recorder.new_values = {"KMP_OF": "2", "KMP_SET": "True"}
     own = Forker(None, {"KMP_OF": "1"}, recorder)
     given = [{"KMP_OF": "1"}, {"KMP_OF": "2", "KMP_SET": "True"}, {"KMP_OF": "1", "KMP_SET": "False"}, {"KMP_OF": "3"}]
     reasons = [own.find_difference(environment) for environment in given]
@@ -124,8 +124,8 @@ def test_data_directories_that_share_a_folder_for_templates_share_one_template(t
     for name in ("one", "other"):
         monkeypatch.setenv("DISTDL_HOME", str(tmp_path / name))
         monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / name / "runtime"))
-        places.append((warm_start.files_of(), warm_start.files_of().socket))
+        places.append((warm_start.get_template_files(), warm_start.get_template_files().socket))
     assert places[0] == places[1]
     monkeypatch.delenv("DISTDL_WARM_DIR")
-    assert warm_start.files_of().folder == tmp_path / "other" / "warm"
-    assert (warm_start.files_of(), warm_start.files_of().socket) != places[0]
+    assert warm_start.get_template_files().folder == tmp_path / "other" / "warm"
+    assert (warm_start.get_template_files(), warm_start.get_template_files().socket) != places[0]

@@ -122,7 +122,7 @@ def test_another_limit_starts_cold(distdl_home):
         print([n["text"] for n in job.view().notes if n.get("code") == "cold-start"])
     """)
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
-    warm_start.stop(warm_start.files_of())  # the other tests' limits are not these
+    warm_start.stop(warm_start.get_template_files())  # the other tests' limits are not these
     assert "the job and the template differ in the limits (ulimit)" in said.stdout, said.stderr
 
 
@@ -140,7 +140,7 @@ def test_a_changed_module_of_the_users_is_seen(distdl_home, tmp_path):
         assert job.result(timeout=120) == value
         assert_warm(job)
     revive()
-    assert "my_training" not in preload.ImportHistory(warm_start.files_of().history).list_names()
+    assert "my_training" not in preload.ImportHistory(warm_start.get_template_files().history).list_names()
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_a_module_that_starts_a_thread_is_left_out(own_home, environment, tmp_pa
     for number in range(30):
         (site / "library" / f"part{number}.py").touch()
     parts = [f"library.part{number}" for number in range(30)]
-    where = warm_start.files_of(str(environment))
+    where = warm_start.get_template_files(str(environment))
     preload.ImportHistory(where.history).add(
         ["restless.first", "restless.second", "restless", *parts, "trains", "curious", "json", "not_there"]
     )
@@ -208,7 +208,7 @@ def imports_torchmetrics():
 def test_a_job_whose_modules_read_its_rank_leaves_later_jobs_warm(own_home):
     options = {"distributed_backend": "torch", "process_count_per_node": 2}
     assert submit(imports_torchmetrics, **options).results(timeout=120) == ["torchmetrics"] * 2
-    learned = warm_start.files_of().history
+    learned = warm_start.get_template_files().history
     wait_for(lambda: preload.ImportHistory(learned).is_unforkable("torchmetrics"), what="the learning")
     revive()
     for code in (threads, imports_torchmetrics):
@@ -244,12 +244,12 @@ def test_compiler_is_loaded_when_a_second_compiled_job_starts(own_home, monkeypa
     monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "cache"))
     options = {"distributed_backend": "torch", "process_count_per_node": 1}
     assert submit(compiles, **options).result(timeout=250) is False
-    files = warm_start.files_of()
+    files = warm_start.get_template_files()
     learned = preload.ImportHistory
     wait_for(
         lambda: "torch._inductor.compile_fx" in learned(files.history).list_names(), 100, "the end of the first job"
     )
-    wait_for(lambda: (found := warm_start.status(files)) and not found["learning"], 100, "the imports")
+    wait_for(lambda: (found := warm_start.get_status(files)) and not found["learning"], 100, "the imports")
     second = submit(compiles, **options)
     assert second.result(timeout=250) is True
     assert_warm(second)

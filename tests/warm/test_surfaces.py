@@ -21,13 +21,13 @@ pytestmark = pytest.mark.timeout(300)
 
 def test_start_waits_until_a_template_is_ready_and_stop_until_it_has_gone(own_home, capsys):
     assert cli.main(["warm", "start", "--idle-minutes", "5"]) == 0
-    pid = warm_start.status(warm_start.files_of())["pid"]
+    pid = warm_start.get_status(warm_start.get_template_files())["pid"]
     assert f"pid {pid}" in capsys.readouterr().out
     assert cli.main(["warm", "start"]) == 0
-    assert warm_start.status(warm_start.files_of())["pid"] == pid
+    assert warm_start.get_status(warm_start.get_template_files())["pid"] == pid
     assert "after 5 minutes" in capsys.readouterr().out
     assert cli.main(["warm", "stop"]) == 0
-    assert not warm_start.has_template(warm_start.files_of())
+    assert not warm_start.has_template(warm_start.get_template_files())
     assert "No template is running" in capsys.readouterr().out
 
 
@@ -35,7 +35,7 @@ def test_start_waits_until_a_template_is_ready_and_stop_until_it_has_gone(own_ho
 @pytest.mark.parametrize("other", [{"host": "another"}, {"boot": "0" * 36}, {"started": 1}, None])
 def test_stop_signals_no_process_that_is_not_proven_to_be_the_template(own_home, other):
     """The folder may be shared by several hosts, and the number in the file may be anybody's here."""
-    where = warm_start.files_of()
+    where = warm_start.get_template_files()
     where.folder.mkdir(parents=True)
     with subprocess.Popen(["sleep", "600"]) as innocent, where.lock.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -49,7 +49,7 @@ def test_stop_signals_no_process_that_is_not_proven_to_be_the_template(own_home,
 
 
 def test_stop_ends_those_that_have_only_begun_to_be_made(own_home):
-    where = warm_start.files_of()
+    where = warm_start.get_template_files()
     warm_start.start_template(where)
     warm_start.start_template(where)
     warm_start.stop(where)
