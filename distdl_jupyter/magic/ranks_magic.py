@@ -22,7 +22,8 @@ from distdl_jupyter.magic.session import Session, check_identifier, make_magic, 
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
-    from distdl_jupyter.ranks import Answer, Event, Ranks
+    from distdl_jupyter.ranks import Ranks
+    from distdl_jupyter.ranks.answer import Answer, Event
 
 _LINE_HELP = """
     Keep ranks alive between cells; %%ranks at the top of a cell runs it on them. Without an action, show the ranks:
@@ -236,10 +237,10 @@ class RanksMagics:
         failure = find_failures(errors, numbers)
         if failure is not None:
             raise CellFailed(failure, errors, shown=has_shown_failures)
-        forms = {rank: result.shown for rank, result in answer.results.items()}
+        forms = {rank: answer.results[rank].shown for rank in sorted(answer.results)}
         if not any(forms.values()):
             return None
-        return RankValues(answer.values, forms) if on is None else ValuesByRank(answer.values, forms)
+        return RankValues(answer, forms) if on is None else ValuesByRank(answer, forms)
 
     def _add_hint(self, error: dict[str, Any]) -> dict[str, Any]:
         """Return the error, with a hint if it is a NameError for a variable of the notebook."""

@@ -1,7 +1,7 @@
 """Persistent ranks: processes that stay alive between cells and keep their variables, as a kernel does.
 
-They run as an ordinary job, so they outlive the kernel, the server and the page. This package is the kernel's side;
-``worker.serving`` is the ranks' side.
+They run as an ordinary job, so they outlive the kernel, the server and the page. This package is the client;
+``worker.serving`` is the server in each rank.
 
     session = ranks.start(process_count_per_node=4)
     answer = session.run("import torch; torch.get_num_threads()")
@@ -10,28 +10,22 @@ They run as an ordinary job, so they outlive the kernel, the server and the page
 """
 
 from distdl_jupyter.ranks.answer import (
-    Answer,
     CellInterrupt,
-    Event,
     Notice,
     Output,
     RankResult,
     RanksBusy,
-    RanksState,
     UnsentValue,
 )
 from distdl_jupyter.ranks.session import Ranks, find_session, start
 
 __all__ = [
-    "Answer",
     "CellInterrupt",
-    "Event",
     "Notice",
     "Output",
     "RankResult",
     "Ranks",
     "RanksBusy",
-    "RanksState",
     "UnsentValue",
     "find_session",
     "start",

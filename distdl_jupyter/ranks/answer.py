@@ -1,17 +1,18 @@
 """Data classes for the responses of ranks: events while a cell runs, its result, and its failures.
 
-Values are unpickled on first use, so that showing the result of a cell does not import modules. Failures follow the
-rules of jobs (``core.failure``): a lost-peer error is not the cause if there is another error. Errors are dicts as
+Values are unpickled on first use, so that showing the result of a cell does not import modules. As in jobs
+(``core.failure``), an error that reports a lost peer is not the cause if there is another error. Errors are dicts as
 reported by ranks (``worker.failure.describe``).
 """
 
 from __future__ import annotations
 
+import functools
 import pickle
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from distdl_jupyter.core.errors import JobFailed, JobStillRunning
 from distdl_jupyter.core.failure import is_echo
@@ -44,8 +45,7 @@ class UnsentValue:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """Output of a rank on the stream "out" or "err", usually complete lines.
 
     A redrawn line, such as a progress bar, begins with a carriage return.
@@ -74,8 +74,7 @@ class RankResult:
     unsent: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(NamedTuple):
     """A message for the user while a cell runs, for example which ranks have not finished."""
 
     text: str
@@ -84,52 +83,27 @@ class Notice:
 Event = Output | RankResult | Notice
 
 
-class Values(Mapping[int, Any]):
-    """Values by rank, each unpickled on first use. A value that cannot be unpickled is replaced by ``UnsentValue``."""
-
-    def __init__(self) -> None:
-        self._pickles: dict[int, tuple[bytes, RankResult]] = {}
-        self._loaded: dict[int, Any] = {}
-
-    def put(self, rank: int, data: bytes, done: RankResult) -> None:
-        """Store the response of a rank."""
-        self._pickles[rank] = (data, done)
-
-    def __getitem__(self, rank: int) -> Any:
-        if rank not in self._loaded:
-            data, done = self._pickles[rank]
-            try:
-                self._loaded[rank] = UnsentValue(done.repr, done.unsent) if done.unsent else pickle.loads(data)
-            except Exception as error:  # noqa: BLE001  unpickling runs the code of the value, which can raise anything
-                problem = f"The value cannot be loaded here ({type(error).__name__}: {error})."
-                fix = "Import the modules that it needs, or end the cell with plain data."
-                self._loaded[rank] = UnsentValue(done.repr, f"{problem} {fix}")
-            self._pickles[rank] = (b"", done)
-        return self._loaded[rank]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(sorted(self._pickles))
-
-    def __len__(self) -> int:
-        return len(self._pickles)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
-
-@dataclass(slots=True)
+@dataclass
 class Answer:
-    """The result of one cell: ``values``, ``errors`` and the last event by rank."""
+    """The result of one cell, by rank: ``errors`` of the failed ranks, and ``results`` of all.
 
-    values: Values = field(default_factory=Values)
+    ``pickles`` are the values of the other ranks until ``values`` is used.
+    """
+
     errors: dict[int, dict[str, Any]] = field(default_factory=dict)
     results: dict[int, RankResult] = field(default_factory=dict)
+    pickles: dict[int, bytes] = field(default_factory=dict)
+
+    @functools.cached_property
+    def values(self) -> dict[int, Any]:
+        """The values by rank. A value that was not sent or cannot be unpickled is replaced by ``UnsentValue``."""
+        return {rank: _load_value(self.pickles.pop(rank), self.results[rank]) for rank in sorted(self.pickles)}
 
     def check(self) -> Answer:
         """Return this answer if every rank succeeded. Raises CellFailed with the traceback of the first failed rank."""
-        failed = find_failures(self.errors, sorted(self.results))
-        if failed is not None:
-            raise CellFailed(failed, self.errors)
+        failures = find_failures(self.errors, sorted(self.results))
+        if failures is not None:
+            raise CellFailed(failures, self.errors)
         return self
 
 
@@ -141,55 +115,26 @@ class CellInterrupt(KeyboardInterrupt):
         self.answer = answer
 
 
-_SAME_ERROR = "the same error"
-
-
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """The failures of a cell that ran on ``ranks``: rank ``first`` failed first, with ``error``.
+    """The failures of a cell: rank ``first`` failed first, with ``error``.
 
-    ``others`` has pairs of other failed ranks and their error as text; those with the same error come first.
+    ``summary`` is a sentence with ``subject`` ("Rank 1 of 4 failed first"), the error and its ``location``, such as
+    "Cell [7] in a.ipynb, line 11", or "" if no frame is in the user's code. ``others`` has the other failed ranks with
+    their error as text, if it differs on any rank. ``is_interrupt`` is whether an interrupt was the only failure.
     """
 
-    ranks: tuple[int, ...]
     first: int
     error: Error
+    summary: str
+    subject: str
+    location: str
     others: tuple[tuple[tuple[int, ...], str], ...]
-
-    @property
-    def is_interrupt(self) -> bool:
-        """Whether an interrupt was the only failure."""
-        return self.error.get("type") == "KeyboardInterrupt"
-
-    @property
-    def _same_error_ranks(self) -> tuple[int, ...]:
-        return next((ranks for ranks, text in self.others if text == _SAME_ERROR), ())
-
-    @property
-    def subject(self) -> str:
-        """The subject and verb of a sentence: ``Rank 1 of 4 failed first``, ``All 4 ranks failed with ...``."""
-        size = len(self.ranks)
-        if len(self._same_error_ranks) + 1 == size > 1:
-            return f"{'Both' if size == 2 else f'All {size}'} ranks failed with the same error"
-        return f"Rank {self.first} failed" if size == 1 else f"Rank {self.first} of {size} failed first"
-
-    @property
-    def location(self) -> str:
-        """The location, such as ``Cell [7] in quickstart.ipynb, line 11``, or "" if no frame is in the user's code."""
-        frames, i = self.error.get("frames") or [], self.error.get("values_at")
-        return f"{frames[i]['label']}, line {frames[i]['line']}" if isinstance(i, int) and i < len(frames) else ""
-
-    def describe(self) -> str:
-        """Return the ranks, error and location of the failure as one sentence."""
-        if self.is_interrupt:
-            return f"Interrupted on {name_ranks((self.first, *self._same_error_ranks))}."
-        location = f", in {self.location}" if self.location else ""
-        return f"{self.subject}: {describe_error(self.error).rstrip('.')}{location}."
+    is_interrupt: bool
 
     def describe_others(self) -> list[str]:
-        """Return one sentence for each other error and its ranks, none if all ranks have the same error."""
-        are_all_same = len(self._same_error_ranks) + 1 == len(self.ranks)
-        return [] if are_all_same else [f"{name_ranks(ranks).capitalize()}: {text}." for ranks, text in self.others]
+        """Return one sentence for each other error and its ranks."""
+        return [f"{name_ranks(ranks).capitalize()}: {text}." for ranks, text in self.others]
 
 
 class CellFailed(JobFailed):
@@ -203,7 +148,7 @@ class CellFailed(JobFailed):
     def __init__(self, failures: Failures, errors: Mapping[int, Error], *, shown: bool = False) -> None:
         error = dict(failures.error)
         super().__init__(
-            failures.describe(),
+            failures.summary,
             rank=failures.first,
             error=error,
             traceback=str(error.get("traceback", "")),
@@ -230,12 +175,36 @@ def find_failures(errors: Mapping[int, Error], ranks: Sequence[int]) -> Failures
         return is_late, float(error.get("time") or 0.0), rank
 
     first, *later = sorted(errors, key=sort_key)
-    groups: dict[str, list[int]] = {_SAME_ERROR: []}
+    error, size = errors[first], len(ranks)
+    same_error_ranks: list[int] = []
+    by_text: dict[str, list[int]] = {}
     for rank in later:
-        is_same = all(errors[rank].get(name) == errors[first].get(name) for name in ("type", "message"))
-        groups.setdefault(_SAME_ERROR if is_same else describe_error(errors[rank]), []).append(rank)
-    others = tuple((tuple(sorted(group)), text) for text, group in groups.items() if group)
-    return Failures(tuple(ranks), first, errors[first], others)
+        is_same = all(errors[rank].get(name) == error.get(name) for name in ("type", "message"))
+        (same_error_ranks if is_same else by_text.setdefault(describe_error(errors[rank]), [])).append(rank)
+    subject = f"Rank {first} of {size} failed first" if size > 1 else f"Rank {first} failed"
+    if len(same_error_ranks) + 1 == size > 1:
+        subject = f"{'Both' if size == 2 else f'All {size}'} ranks failed with the same error"
+    elif same_error_ranks:
+        by_text = {"the same error": same_error_ranks, **by_text}
+    frames, index = error.get("frames") or [], error.get("values_at")
+    has_location = isinstance(index, int) and index < len(frames)
+    location = f"{frames[index]['label']}, line {frames[index]['line']}" if has_location else ""
+    summary = f"{subject}: {describe_error(error).rstrip('.')}{f', in {location}' if location else ''}."
+    if is_interrupt := error.get("type") == "KeyboardInterrupt":
+        summary = f"Interrupted on {name_ranks((first, *same_error_ranks))}."
+    others = tuple((tuple(sorted(group)), text) for text, group in by_text.items())
+    return Failures(first, error, summary, subject, location, others, is_interrupt)
+
+
+def _load_value(data: bytes, result: RankResult) -> Any:
+    if result.unsent:
+        return UnsentValue(result.repr, result.unsent)
+    try:
+        return pickle.loads(data)
+    except Exception as error:  # noqa: BLE001 - unpickling runs the code of the value, which can raise anything
+        problem = f"The value cannot be loaded here ({type(error).__name__}: {error})."
+        fix = "Import the modules that it needs, or end the cell with plain data."
+        return UnsentValue(result.repr, f"{problem} {fix}")
 
 
 def describe_error(error: Error) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from distdl_jupyter.core import logfile, registry
+from distdl_jupyter.core import logfile
 from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
@@ -36,19 +36,20 @@ from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, MessageConnection, RankMessage, find_note, read_uid
 
 _STREAMS = ("out", "err")
-#: The file that a client locks, in the job's folder.
+#: The file in the job's folder that a client locks during a request.
 _LOCK = f"{NOTES}/turn"
 #: Timeout in seconds for the response of a rank's service thread, which waits while user code holds the GIL.
 _RESPONSE_SECONDS = 60.0
-#: Seconds between two reads of the log: the minimum, for short cells, and the maximum, for long ones.
+#: Minimum and maximum seconds between two reads of the log, which grow while a cell runs.
 _MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.0005, 0.02
-#: Seconds until a notice names the ranks that are still running: after another rank has failed, and after an interrupt.
+#: Seconds after the failure of a rank until a notice names the ranks that are still running.
 _FAILURE_NOTICE_SECONDS = 2.0
+#: Seconds after an interrupt until a notice names the ranks that are still running.
 _INTERRUPT_NOTICE_SECONDS = 5.0
 #: Timeout in seconds for the last lines of a rank to appear in the log.
 _LOG_SECONDS = 15.0
-#: Seconds to wait for the reason of lost ranks, and for a new supervisor to replace a killed one.
-_REASON_SECONDS, _ATTACH_SECONDS = 30.0, 75.0
+#: Timeout in seconds for the reason of lost ranks, or for a new supervisor to replace a killed one.
+_REASON_SECONDS = 75.0
 _POLL_SECONDS = 0.02
 _START_HINT = "Start new ones with %dist_ranks start, or ranks.start()."
 #: Bytes at the end of the log that are searched for the last cell.
@@ -58,7 +59,7 @@ EventCallback = Callable[[Event], object]
 
 
 class RankConnection(MessageConnection):
-    """A connection to one rank. ``activity`` is what the rank was running when connected, or "" if it was idle.
+    """A connection to one rank, whose first message is ``receive_activity``.
 
     Raises ConnectionLost if the rank does not listen, DistDLError if another user's process listens.
     """
@@ -76,43 +77,41 @@ class RankConnection(MessageConnection):
                     raise DistDLError(message, code="ranks-socket-taken", hint=hint)
                 super().__init__(unix)
             self.send({"do": "hello", "token": note["token"]})
-            if not self.is_readable(_RESPONSE_SECONDS):
-                raise ConnectionLost(f"Rank {rank} does not respond.")
-            self.activity = str(self.receive().header.get("doing") or "")
         except (OSError, ValueError) as error:
             raise ConnectionLost(f"The connection to rank {rank} failed.") from error
+
+    def receive_activity(self) -> str:
+        """Wait for the rank's greeting; return what the rank runs, or "" if it is idle. Raises ConnectionLost."""
+        if not self.is_readable(_RESPONSE_SECONDS):
+            raise ConnectionLost(f"Rank {self.rank} does not respond.")
+        return str(self.receive().header.get("doing") or "")
 
 
 def read_stamps(folder: JobFolder) -> dict[str, int]:
     """Return the modification time in ns of each rank's address file, which a new supervisor rewrites."""
-    times = {}
-    for path in (folder.path / NOTES).glob("rank-*.json"):
-        with contextlib.suppress(OSError):
-            times[path.name] = path.stat().st_mtime_ns
-    return times
+    with contextlib.suppress(OSError):  # a file was removed in the meantime
+        return {path.name: path.stat().st_mtime_ns for path in (folder.path / NOTES).glob("rank-*.json")}
+    return {}
 
 
 @contextlib.contextmanager
-def lock_session(folder: JobFolder, activity: str, client: str) -> Iterator[bool]:
-    """Lock the session for one request; yield whether the previous request was from the same client. Raises RanksBusy.
+def lock_session(folder: JobFolder, activity: str) -> Iterator[None]:
+    """Lock the session for one request. Raises RanksBusy.
 
     ``activity`` describes the request in messages to other clients. While a client has the lock, the file contains its
-    activity and pid, and afterwards the client's id. The lock is also released if this process exits.
+    activity and pid. The lock is also released if this process exits.
     """
     with open(folder.path / _LOCK, "a+b", buffering=0, opener=owned.open_private) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise make_busy_error(*read_lock_holder(folder)) from None
-        file.seek(0)
-        is_same_client = file.read(4096) == client.encode()
         file.truncate(0)
         file.write(json.dumps([activity[:500], os.getpid()]).encode())
         try:
-            yield is_same_client
+            yield
         finally:
             file.truncate(0)
-            file.write(client.encode())
 
 
 def read_lock_holder(folder: JobFolder) -> tuple[str, int]:
@@ -135,9 +134,9 @@ def make_busy_error(activity: str, pid: int = 0) -> RanksBusy:
 
 @dataclass(slots=True)
 class PendingRequest:
-    """A request to the ranks in ``running``.
+    """A request to the ranks in ``running``, with new ``connections`` to all ranks.
 
-    ``connections`` are those to all ranks, and ``stamps`` are those of their address files.
+    ``stamps`` are the stamps of their address files (see ``read_stamps``).
     """
 
     job: Job
@@ -148,10 +147,12 @@ class PendingRequest:
     answer: Answer = field(default_factory=Answer)
     #: Responses whose output is not complete yet, by rank, with the time of their arrival.
     incomplete: dict[int, tuple[RankResult, float]] = field(default_factory=dict)
-    interrupts_sent: int = 0
+    interrupt_count: int = 0
     interrupted_at: float = math.inf
     failed_at: float = math.inf
-    sent_notices: set[str] = field(default_factory=set)
+    #: Whether a notice has named the ranks that did not respond to an interrupt, or that run after a failure.
+    is_unresponsive: bool = False
+    has_reported_failure: bool = False
     output: CellOutput = field(init=False)
 
     def wait(self, header: dict[str, Any], body: bytes) -> Answer:
@@ -172,7 +173,8 @@ class PendingRequest:
                     received = self._read_output() or bool(readable)
                     pause = _MIN_POLL_SECONDS if received or not self.running else min(_MAX_POLL_SECONDS, pause * 1.5)
                     self._forward_interrupts(len(interrupts))
-                    self._warn()
+                    if self.running:
+                        self._warn()
             except ConnectionLost:
                 # Report the output of all ranks before the reason.
                 replaced = is_replaced(self.job, self.stamps, self._read_output)
@@ -182,7 +184,7 @@ class PendingRequest:
                 message = "The supervisor of the ranks was replaced, so the result of this cell is unknown."
                 hint = "The ranks keep running with all their variables. Run %dist_ranks to see when they are idle."
                 raise JobNotRunning(message, code="ranks-supervisor-replaced", hint=hint) from None
-        if self.interrupts_sent:
+        if self.interrupt_count:
             raise CellInterrupt(self.answer)
         return self.answer
 
@@ -192,36 +194,36 @@ class PendingRequest:
             raise make_busy_error(str(header.get("doing") or ""))
         if header.get("say") != "done" or rank not in self.running:
             return
-        done = msgspec.convert({**header, "rank": rank}, RankResult)
+        result = msgspec.convert({**header, "rank": rank}, RankResult)
         self.running.discard(rank)
-        if done.error is not None:
-            self.answer.errors[rank] = done.error
+        if result.error is not None:
+            self.answer.errors[rank] = result.error
             self.failed_at = min(self.failed_at, time.monotonic())
         else:
-            self.answer.values.put(rank, message.body, done)
-        self.answer.results[rank] = done
-        self.incomplete[rank] = (done, time.monotonic())
+            self.answer.pickles[rank] = message.body
+        self.answer.results[rank] = result
+        self.incomplete[rank] = (result, time.monotonic())
 
     def _read_output(self) -> bool:
         """Report new output, then the ends of ranks whose output is complete. Return whether there was output."""
         outputs = self.output.read()
         for output in outputs:
             self.on_event(output)
-        for rank, (done, since) in list(self.incomplete.items()):
+        for rank, (result, since) in list(self.incomplete.items()):
             is_late = time.monotonic() - since > _LOG_SECONDS
             if is_late:
                 text = f"The last lines of rank {rank} were not received. They will be in the job's log."
                 self.on_event(Notice(text))
-            if is_late or self.output.is_complete(rank):
+            if is_late or not any((rank, stream) in self.output.open_streams for stream in _STREAMS):
                 del self.incomplete[rank]
-                self.on_event(done)
+                self.on_event(result)
         return bool(outputs)
 
     def _forward_interrupts(self, interrupts: int) -> None:
         """Send new interrupts to the ranks. Kill ranks that did not respond to the first one and raise JobFailed."""
-        while self.interrupts_sent < interrupts:
-            self.interrupts_sent += 1
-            if "unresponsive" in self.sent_notices:
+        while self.interrupt_count < interrupts:
+            self.interrupt_count += 1
+            if self.is_unresponsive:
                 with contextlib.suppress(JobNotRunning):
                     self.job.cancel(now=True)
                 self.job.wait()
@@ -233,21 +235,16 @@ class PendingRequest:
 
     def _warn(self) -> None:
         """Report once which ranks the cell waits for after an interrupt or a failure, and what to do."""
-        if not self.running:
-            return
-        current_time = time.monotonic()
+        now = time.monotonic()
         running = f"{name_ranks(self.running)} {'is' if len(self.running) == 1 else 'are'} still running"
-        if current_time - self.interrupted_at > _INTERRUPT_NOTICE_SECONDS and "unresponsive" not in self.sent_notices:
-            self.sent_notices.add("unresponsive")
+        if not self.is_unresponsive and now - self.interrupted_at > _INTERRUPT_NOTICE_SECONDS:
+            self.is_unresponsive = True
             text = f"{running.capitalize()} {_INTERRUPT_NOTICE_SECONDS:g} s after the interrupt"
             reason = "possibly in a collective operation whose peers have exited"
             self.on_event(Notice(f"{text}, {reason}. Interrupt again to stop the ranks."))
-        elif (
-            current_time - self.failed_at > _FAILURE_NOTICE_SECONDS
-            and not self.interrupts_sent
-            and "failed" not in self.sent_notices
-        ):
-            self.sent_notices.add("failed")
+        has_failed = now - self.failed_at > _FAILURE_NOTICE_SECONDS
+        if has_failed and not (self.interrupt_count or self.has_reported_failure):
+            self.has_reported_failure = True
             failed = self.answer.errors
             text = f"{name_ranks(failed).capitalize()} failed; {running}, possibly waiting for "
             text += f"{'it' if len(failed) == 1 else 'them'}. Interrupt the cell to stop waiting."
@@ -261,14 +258,14 @@ def _count_interrupts() -> Iterator[list[int]]:
     Outside the main thread the list stays empty.
     """
     received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    previous_handler = signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if is_main_thread:
+        previous_handler = signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
     try:
         yield received
     finally:
-        signal.signal(signal.SIGINT, previous_handler if previous_handler is not None else signal.SIG_DFL)
+        if is_main_thread:
+            signal.signal(signal.SIGINT, previous_handler or signal.SIG_DFL)
 
 
 class CellOutput:
@@ -282,7 +279,7 @@ class CellOutput:
         #: Reported part of each stream's unfinished line.
         self._partial_lines: dict[tuple[Any, Any], str] = {}
         #: Streams without an end mark yet.
-        self._open_streams = {(rank, stream) for rank in ranks for stream in _STREAMS}
+        self.open_streams = {(rank, stream) for rank in ranks for stream in _STREAMS}
 
     def read(self) -> list[Output]:
         """Return the output since the last call, in order; adjacent pieces of one stream are joined."""
@@ -290,18 +287,14 @@ class CellOutput:
         pieces: list[tuple[tuple[Any, Any], str]] = []
         for event in events:
             key = (event.get("rank"), event.get("stream"))
-            if key not in self._open_streams:
+            if key not in self.open_streams:
                 continue
             if event["type"] == "mark" and event.get("cell") == self._number:
-                (self._open_streams.discard if event.get("ended") else self._started.add)(key)
+                (self.open_streams.discard if event.get("ended") else self._started.add)(key)
             elif event["type"] == "log" and key in self._started:
                 pieces.append((key, self._new_text(key, event)))
         streams = groupby(pieces, key=lambda piece: piece[0])
         return [Output(rank, stream, "".join(text for _, text in group)) for (rank, stream), group in streams]
-
-    def is_complete(self, rank: int) -> bool:
-        """Return whether all output of a rank was read."""
-        return not any((rank, stream) in self._open_streams for stream in _STREAMS)
 
     def _new_text(self, key: tuple[Any, Any], event: dict[str, Any]) -> str:
         """Return the new text for a terminal: a line that grew is continued, a redrawn line starts again."""
@@ -315,10 +308,7 @@ class CellOutput:
 
 
 def find_last_cell(log: Path) -> tuple[str, float] | None:
-    """Return the label of the last cell that ran on the ranks, and when it started (epoch seconds); None without one.
-
-    It is read from the end of their job's log.
-    """
+    """Return the label of the last cell in the log of a session and its start in epoch seconds, or None if none ran."""
     end = logfile.get_size(log)
     lines, _ = logfile.read_range(log, logfile.find_line(log, max(0, end - _TAIL_BYTES), end), end)
     marks = (line for line in reversed(lines) if line["type"] == "mark" and not line.get("ended"))
@@ -330,8 +320,7 @@ def is_replaced(job: Job, old_stamps: Mapping[str, int], on_poll: Callable[[], o
 
     ``old_stamps`` are the earlier stamps of their address files; ``on_poll`` is called during the wait.
     """
-    can_attach = registry.get("clusters", job.spec.cluster).can_attach
-    deadline = time.monotonic() + (_ATTACH_SECONDS if can_attach else _REASON_SECONDS)
+    deadline = time.monotonic() + _REASON_SECONDS
     while (view := job.view()).failure is None and not view.state.ended and time.monotonic() < deadline:
         new_stamps = read_stamps(job.folder)
         if new_stamps.keys() == old_stamps.keys() and not new_stamps.items() & old_stamps.items():

@@ -1,6 +1,6 @@
 """A handle to a session of persistent ranks, for a notebook, a program or a later kernel.
 
-The handle has no state except its connections; the state of the session is in its job's folder.
+The state of the session is in its job's folder, so that any number of handles can be used one after the other.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import re
 import tarfile
 import tempfile
 import time
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +48,7 @@ class Ranks:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._client_id = uuid.uuid4().hex
-        self._connections: dict[int, RankConnection] = {}
-        #: The modification times of the address files of these connections (see ``read_stamps``).
+        #: The stamps of the address files at the last request (see ``read_stamps``).
         self._stamps: dict[str, int] = {}
 
     @property
@@ -152,57 +149,40 @@ class Ranks:
             raise InvalidSpec(message, code="ranks-rank-unknown", field="on")
         header.setdefault("id", time.time_ns() // 1000)
         on_event = (lambda _event: None) if on_event is None else on_event
-        with request.lock_session(self.job.folder, str(header["label"]), self._client_id) as is_same_client:
-            try:
-                self._connect(ranks, reuse=is_same_client)
-                return PendingRequest(self.job, self._connections, self._stamps, set(ranks), on_event).wait(
-                    header, body
-                )
-            except BaseException:
-                # Pending data on these connections belong to this request.
-                self._close()
-                raise
-
-    def _connect(self, ranks: Sequence[int], *, reuse: bool = False) -> None:
-        """Connect to every rank. Raises RanksBusy if one of ``ranks`` is busy, or the reason why the ranks are gone.
-
-        With ``reuse`` the connections are kept if they are intact. ``ranks`` that were idle when connected are idle
-        again, because this handle made the last request.
-        """
-        connections = self._connections.values()
-        is_intact = reuse and connections and not any(connection.is_readable() for connection in connections)
-        if not is_intact or any(self._connections[rank].activity for rank in ranks):
-            connections_by_rank, new_stamps = self._open_connections()
-            self._close()
-            self._connections, self._stamps = connections_by_rank, new_stamps
-            if activity := next(filter(None, (connections_by_rank[rank].activity for rank in ranks)), ""):
+        with request.lock_session(self.job.folder, str(header["label"])):
+            connections, activities = self._connect()
+            if activity := next(filter(None, (activities[rank] for rank in ranks)), ""):
                 raise request.make_busy_error(activity)
-
-    def _open_connections(self) -> tuple[dict[int, RankConnection], dict[str, int]]:
-        """Return new connections to all ranks and their stamps. Raises the reason why the ranks are gone."""
-        for _ in range(2):  # the supervisor may be replaced in the meantime
-            current_stamps = request.read_stamps(self.job.folder)
             try:
-                return {rank: RankConnection(self.job.folder, rank) for rank in range(self.size)}, current_stamps
-            except ConnectionLost:
-                if not request.is_replaced(self.job, self._stamps or current_stamps):
-                    break
-        raise request.make_session_error(self.job)
+                pending = PendingRequest(self.job, connections, self._stamps, set(ranks), on_event)
+                return pending.wait(header, body)
+            finally:
+                for connection in connections.values():
+                    connection.close()
 
-    def _close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections, self._stamps = {}, {}
+    def _connect(self) -> tuple[dict[int, RankConnection], dict[int, str]]:
+        """Return new connections to all ranks, and what each rank runs. Raises the reason why the ranks are gone."""
+        for _ in range(2):  # the supervisor may be replaced in the meantime
+            stamps = request.read_stamps(self.job.folder)
+            try:
+                connections = {rank: RankConnection(self.job.folder, rank) for rank in range(self.size)}
+                activities = {rank: connection.receive_activity() for rank, connection in connections.items()}
+            except ConnectionLost:
+                if not request.is_replaced(self.job, self._stamps or stamps):
+                    break
+            else:
+                self._stamps = stamps
+                return connections, activities
+        raise request.make_session_error(self.job)
 
     def state(self) -> RanksState:
         """Return "idle", "busy" or "ended"; ``reason`` is what is running or why the ranks ended."""
         try:
             if self.has_ended:
                 raise request.make_session_error(self.job)
-            connections, _ = self._open_connections()
+            activity = next(filter(None, self._connect()[1].values()), "")
         except DistDLError as error:
             return RanksState("ended", str(error.args[0]))
-        activity = next(filter(None, (connection.activity for connection in connections.values())), "")
         pid = request.read_lock_holder(self.job.folder)[1]
         return RanksState("busy", request.make_busy_error(activity, pid).message) if activity else RanksState("idle")
 
@@ -216,26 +196,27 @@ class Ranks:
         """Interrupt the running cell, from any thread or process. Idle ranks are not affected."""
         for rank in range(self.size):
             with contextlib.suppress(ConnectionLost):
-                RankConnection(self.job.folder, rank).send({"do": "interrupt"})
+                connection = RankConnection(self.job.folder, rank)
+                connection.receive_activity()
+                connection.send({"do": "interrupt"})
 
     def stop(self) -> None:
         """Stop the ranks and wait for their end. The job ends as canceled if a cell is running, else as completed."""
         if not self.job.view().state.ended:
-            # If a rank is busy, none is asked to exit.
-            with contextlib.suppress(DistDLError, ConnectionLost), request.lock_session(self.job.folder, "stop", ""):
-                self._connect(range(self.size))
-                for connection in self._connections.values():
-                    connection.send({"do": "stop"})
-                self.job.wait()
+            with contextlib.suppress(DistDLError, ConnectionLost), request.lock_session(self.job.folder, "stop"):
+                connections, activities = self._connect()
+                if not any(activities.values()):
+                    for connection in connections.values():
+                        connection.send({"do": "stop"})
+                    self.job.wait()
             with contextlib.suppress(JobNotRunning):
                 self.job.cancel()
             self.job.wait()
-        self._close()
 
     def restart(self, on_wait: WaitCallback | None = None) -> Ranks:
         """Stop the ranks and start new ones with the same options; this handle then refers to the new ranks."""
         self.stop()
-        self.job = self.job.rerun()
+        self.job, self._stamps = self.job.rerun(), {}
         self.wait_until_ready(on_wait)
         return self
 
@@ -292,11 +273,9 @@ def build_draft() -> CapturedCode:
 def start(*, on_wait: WaitCallback | None = None, **options: Any) -> Ranks:
     """Start persistent ranks and return when all of them are ready. ``options`` are those of ``submit``.
 
-    ``on_wait`` is called periodically with the current status, such as "waiting for free nodes (Resources)".
-
-    On other machines (``compute_target``), they stop after 2 h without a cell, unless ``idle_timeout_seconds`` is set.
-
-    As in a job, a cell must call ``hvd.init()`` or ``init_process_group()`` once before the ranks can communicate.
+    ``on_wait`` is called periodically with the current status, such as "waiting for free nodes (Resources)". On other
+    machines (``compute_target``), they stop after 2 h without a cell, unless ``idle_timeout_seconds`` is set. As in a
+    job, a cell must call ``hvd.init()`` or ``init_process_group()`` once before the ranks can communicate.
     Raises InvalidSpec, PluginUnavailable, and JobFailed if a rank ends before it is ready.
     """
     session = Ranks(client.launch(build_draft(), **options))
@@ -316,7 +295,16 @@ def find_session(only: str = "") -> Ranks | None:
     ``only`` is the id of the session to return. Raises JobNotFound if it is not a session, JobNotRunning if it was
     started on another host.
     """
-    if not only:
+    if only:
+        job = client.attach(only)
+        if job.spec.kind != "ranks":
+            message, hint = f"Job {job.id} is not a session of ranks.", "Start one with ranks.start()."
+            raise JobNotFound(message, code="job-without-ranks", hint=hint)
+        if (host := job.folder.read_supervisor().host) and not job.state.ended:
+            message, hint = f"The ranks of job {job.id} were started on {host}.", f"Log in to {host} to use them."
+            raise JobNotRunning(message, code="ranks-elsewhere", hint=hint)
+        sessions = iter([Ranks(job)])
+    else:
         # The session of a killed supervisor may still be running in a Slurm allocation; then its address files exist.
         sessions = (
             Ranks(client.Job(folder))
@@ -325,22 +313,9 @@ def find_session(only: str = "") -> Ranks | None:
             and not (supervisor := folder.read_supervisor()).host
             and (supervisor.is_held or request.read_stamps(folder))
         )
-        return next(filter(_is_alive, sessions), None)
-    job = client.attach(only)
-    if job.spec.kind != "ranks":
-        message, hint = f"Job {job.id} is not a session of ranks.", "Start one with ranks.start()."
-        raise JobNotFound(message, code="job-without-ranks", hint=hint)
-    if (host := job.folder.read_supervisor().host) and not job.state.ended:
-        message, hint = f"The ranks of job {job.id} were started on {host}.", f"Log in to {host} to use them."
-        raise JobNotRunning(message, code="ranks-elsewhere", hint=hint)
-    session = Ranks(job)
-    return session if _is_alive(session) else None
-
-
-def _is_alive(session: Ranks) -> bool:
-    """Return whether the ranks are alive, after waiting for those that are still starting."""
-    with contextlib.suppress(DistDLError):  # they ended in the meantime
-        if not session.has_ended:
-            session.wait_until_ready()
-            return True
-    return False
+    for session in sessions:
+        with contextlib.suppress(DistDLError):  # it ended in the meantime
+            if not session.has_ended:
+                session.wait_until_ready()  # it may still be starting
+                return session
+    return None

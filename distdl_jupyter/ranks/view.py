@@ -2,10 +2,10 @@
 
 Ranks run the same code, so a slot holds the matching lines of several ranks. The lines are merged rank by rank. A line
 joins the slot at the same distance from the last shared slot if their texts differ only in numbers, else the next slot
-with exactly the same text. Otherwise it gets a new slot after those of lower ranks. Each rank's lines stay in order.
+with exactly the same text, else it gets a new slot after those of lower ranks. Each rank's lines stay in order.
 
 Only the newest slots are stored; counts include all lines. A redrawn line (a progress bar) counts once, with its last
-text. Text is made safe to print (``core.humanize``) but not escaped for HTML. No sockets or terminals are used.
+text. Text is made safe to print (``core.humanize``) but not escaped for HTML.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import re
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import dropwhile, groupby, islice
 from typing import Any, NamedTuple
 
@@ -25,8 +24,10 @@ from distdl_jupyter.ranks.answer import Failures, describe_error, format_spans, 
 
 #: Maximum number of stored slots.
 _MAX_SLOTS = 1000
-#: How many slots ahead a line may match, and the maximum number of ranks that it is compared with.
-_MAX_DISTANCE, _MAX_COMPARED_RANKS = 64, 4
+#: How many slots ahead a line may match.
+_MAX_DISTANCE = 64
+#: Maximum number of ranks that a line is compared with.
+_MAX_COMPARED_RANKS = 4
 #: Maximum number of stored characters of an unfinished line.
 _MAX_PARTIAL_CHARS = 20_000
 #: Maximum number of frames of an error that are shown.
@@ -37,14 +38,14 @@ _NUMBER_PATTERN = re.compile(r"\d+")
 class RankLine(NamedTuple):
     """One line of one rank.
 
-    ``number`` counts the rank's lines from 1, ``piece`` is the chunk of output that it arrived in, and ``pattern`` is
-    its stream and text with all numbers replaced.
+    ``number`` counts the rank's lines from 1, ``chunk`` is the number of the chunk of output that it arrived in, and
+    ``pattern`` is its stream and text with all numbers replaced.
     """
 
     stream: str
     text: str
     number: int
-    piece: int
+    chunk: int
     pattern: str
 
 
@@ -52,8 +53,7 @@ class RankLine(NamedTuple):
 Slot = dict[int, RankLine]
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Adjacent lines that the same ranks printed, as (stream, text), with the ranks in ascending order."""
 
     ranks: tuple[int, ...]
@@ -66,11 +66,11 @@ class OutputFold:
     def __init__(self, ranks: Sequence[int]) -> None:
         self.ranks = tuple(ranks)
         self.total = 0
-        self._chunks = 0
+        self._chunk_count = 0
         self._line_counts = dict.fromkeys(self.ranks, 0)
         self._lines: dict[int, deque[RankLine]] = {rank: deque(maxlen=_MAX_SLOTS) for rank in self.ranks}
         self._partial_lines: dict[tuple[int, str], str] = {}
-        #: Cache of the newest slots by number of lines, valid until more lines arrive.
+        #: The newest slots by maximum number of lines, until more lines arrive.
         self._merge_cache: dict[int, list[Slot]] = {}
 
     def add(self, rank: int, stream: str, text: str) -> None:
@@ -91,32 +91,27 @@ class OutputFold:
         self._partial_lines.clear()
 
     def _add_lines(self, rank: int, stream: str, texts: list[str]) -> None:
-        self._chunks += 1
+        self._chunk_count += 1
         self.total += len(texts)
         self._line_counts[rank] += len(texts)
         newest = texts[-_MAX_SLOTS:]
         first = self._line_counts[rank] - len(newest) + 1
-        lines = (_make_line(stream, text, number, self._chunks) for number, text in enumerate(newest, first))
+        lines = (_make_line(stream, text, number, self._chunk_count) for number, text in enumerate(newest, first))
         self._lines[rank].extend(lines)
         self._merge_cache.clear()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was printed."""
-        return not self._partial_lines and not self.total
-
     def build_blocks(self, newest: int | None = None) -> list[Block]:
-        """Return about ``newest`` lines (default: as many as are kept), followed by the unfinished ones."""
+        """Return about ``newest`` lines (default: all stored ones), followed by the unfinished ones."""
         unfinished: dict[str, Slot] = {}
         for (rank, stream), text in sorted(self._partial_lines.items()):
             line = _make_line(stream, text, self._line_counts[rank] + 1, 0)
             unfinished.setdefault(line.pattern, {})[rank] = line
-        # Adjacent slots whose lines differ stay together if they arrived in one chunk from each rank, as an array does.
+        # Adjacent slots whose lines differ stay together if they arrived in one chunk from each rank, such as an array.
         runs: list[list[Slot]] = []
         previous_chunks = None
-        for slot in [*self._find_newest(newest), *unfinished.values()]:
+        for slot in [*self._merge_newest(newest), *unfinished.values()]:
             differs = len({line.text for line in slot.values()}) > 1
-            chunks = {rank: line.piece for rank, line in slot.items()} if differs else None
+            chunks = {rank: line.chunk for rank, line in slot.items()} if differs else None
             if chunks is not None and chunks == previous_chunks:
                 runs[-1].append(slot)
             else:
@@ -134,9 +129,9 @@ class OutputFold:
 
     def count_omitted(self, newest: int | None = None) -> int:
         """Return how many lines of all ranks are missing from ``build_blocks``."""
-        return self.total - sum(map(len, self._find_newest(newest)))
+        return self.total - sum(map(len, self._merge_newest(newest)))
 
-    def _find_newest(self, newest: int | None) -> list[Slot]:
+    def _merge_newest(self, newest: int | None) -> list[Slot]:
         """Return the newest slots, which together show about ``newest`` lines."""
         remaining = limit = _MAX_SLOTS if newest is None else newest
         if limit not in self._merge_cache:
@@ -151,11 +146,11 @@ class OutputFold:
         return self._merge_cache[limit]
 
 
-def _make_line(stream: str, text: str, number: int, piece: int) -> RankLine:
+def _make_line(stream: str, text: str, number: int, chunk: int) -> RankLine:
     # Progress bars are written to stderr but are not errors.
     stream = "out" if "\r" in text else stream
     text = printable(text)
-    return RankLine(stream, text, number, piece, _NUMBER_PATTERN.sub("0", f"{stream} {text}"))
+    return RankLine(stream, text, number, chunk, _NUMBER_PATTERN.sub("0", f"{stream} {text}"))
 
 
 def _merge(slots: list[Slot], rank: int, lines: list[RankLine]) -> list[Slot]:
@@ -173,7 +168,7 @@ def _merge(slots: list[Slot], rank: int, lines: list[RankLine]) -> list[Slot]:
     shared: Slot = {}
     start = 0
 
-    def find(line: RankLine) -> int | None:
+    def find_slot(line: RankLine) -> int | None:
         """Return the position, ``start`` or later, of the slot that a line joins, or None if it needs a new one."""
         distance = line.number - (shared[rank].number if shared else 0)
         for other in islice(shared or others, _MAX_COMPARED_RANKS):
@@ -185,7 +180,7 @@ def _merge(slots: list[Slot], rank: int, lines: list[RankLine]) -> list[Slot]:
         return positions[index] if index < len(positions) and positions[index] - start < _MAX_DISTANCE else None
 
     for line in lines:
-        match = find(line)
+        match = find_slot(line)
         if match is None:
             new_slots.append({rank: line})
             continue
@@ -198,44 +193,43 @@ def _merge(slots: list[Slot], rank: int, lines: list[RankLine]) -> list[Slot]:
 
 def render_text(fold: OutputFold, failed: Failures | None, *, job: str, newest: int | None = None) -> str:
     """Return a line such as ``[0-3] loss 0.31`` for each row, then the failure. ``job`` is the short id of the job."""
-    blocks = fold.build_blocks(newest)
-    prefixes = [f"[{format_spans(block.ranks)}] " if len(fold.ranks) > 1 else "" for block in blocks]
-    lines = [f"{prefix}{text}" for prefix, block in zip(prefixes, blocks, strict=True) for _, text in block.rows]
-    if earlier := describe_omitted(fold, job, newest):
-        lines.insert(0, earlier)
+    omission = _describe_omission(fold, job, newest)
+    lines = [omission] if omission else []
+    for block in fold.build_blocks(newest):
+        prefix = f"[{format_spans(block.ranks)}] " if len(fold.ranks) > 1 else ""
+        lines += [f"{prefix}{text}" for _, text in block.rows]
     if failed is not None and failed.is_interrupt:
-        lines.append(failed.describe())
+        lines.append(failed.summary)
     elif failed is not None:
         trace = str(failed.error.get("traceback", "")).rstrip().splitlines()
-        lines += [f"{failed.describe()} {failed.error.get('hint', '')}".strip(), *trace, *failed.describe_others()]
+        lines += [f"{failed.summary} {failed.error.get('hint', '')}".strip(), *trace, *failed.describe_others()]
     return "\n".join(lines)
 
 
-def describe_omitted(fold: OutputFold, job: str, newest: int | None = None) -> str:
+def _describe_omission(fold: OutputFold, job: str, newest: int | None = None) -> str:
     """Return a message about the lines that are not shown, or "" if all are."""
     missing = fold.count_omitted(newest)
-    return (
-        f"{plural(missing, 'earlier line')} not shown. Print the whole log with %dist_logs {job}" if missing > 0 else ""
-    )
+    text = f"{plural(missing, 'earlier line')} not shown. Print the whole log with %dist_logs {job}"
+    return text if missing else ""
 
 
 def render_cell(
     fold: OutputFold, failed: Failures | None = None, *, job: str, status: str = "", newest: int | None = None
 ) -> str:
-    """Return the HTML of a cell so far; ``status`` is a sentence about running ranks, or "" at the end.
+    """Return the HTML of a cell so far. ``status`` is a sentence about running ranks, or "" at the end.
 
     ``job`` is the short id of the ranks' job, ``newest`` the maximum number of rows (None: all stored ones).
     """
     blocks = [
         {
-            "ranks": _build_badge(block.ranks, is_all=block.ranks == fold.ranks) if len(fold.ranks) > 1 else None,
+            "ranks": _build_badge(block.ranks) if len(fold.ranks) > 1 else None,
             "runs": [(stream, [text for _, text in rows]) for stream, rows in groupby(block.rows, lambda row: row[0])],
         }
         for block in fold.build_blocks(newest)
     ]
     failure = None if failed is None or failed.is_interrupt else _describe_failure(failed)
-    earlier = describe_omitted(fold, job, newest)
-    return render("ranks.html", THEME, blocks=blocks, earlier=earlier, failed=failed, failure=failure, status=status)
+    omission = _describe_omission(fold, job, newest)
+    return render("ranks.html", THEME, blocks=blocks, omission=omission, failed=failed, failure=failure, status=status)
 
 
 def render_values(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> str:
@@ -253,13 +247,13 @@ def render_values(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> 
 def describe_running(ranks: Sequence[int], done: Sequence[int], seconds: float) -> str:
     """Return the status of a running cell, such as ``Ranks 2-3 are still running, 12 s``."""
     pending = [rank for rank in ranks if rank not in done] or ranks
-    verb = "is" if len(pending) == 1 else "are"
-    return f"{name_ranks(pending).capitalize()} {verb}{' still' if done else ''} running, {humanize.duration(seconds)}."
+    verb = f"{'is' if len(pending) == 1 else 'are'}{' still' if done else ''} running"
+    return f"{name_ranks(pending).capitalize()} {verb}, {humanize.duration(seconds)}."
 
 
-def _build_badge(ranks: Sequence[int], *, is_all: bool = False) -> dict[str, str]:
-    """Return a badge of ranks as in the log: a single rank in its colour, several or all in grey."""
-    if len(ranks) > 1 or is_all:
+def _build_badge(ranks: Sequence[int]) -> dict[str, str]:
+    """Return a badge of ranks as in the log: a single rank in its colour, several ranks in grey."""
+    if len(ranks) > 1:
         return {"text": format_spans(ranks), "colour": "", "classes": "dd-rn"}
     number = ranks[0] % len(RANK_COLOURS)
     colour = f"color-mix(in srgb,var(--dd-rank-{number},{RANK_COLOURS[number]}) 72%,{THEME['ink']})"

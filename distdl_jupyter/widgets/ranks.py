@@ -18,7 +18,7 @@ from typing import Any
 from distdl_jupyter.core import humanize
 from distdl_jupyter.jobs.output import publish
 from distdl_jupyter.ranks import view
-from distdl_jupyter.ranks.answer import Error, find_failures, format_spans, name_ranks
+from distdl_jupyter.ranks.answer import Answer, Error, find_failures, format_spans, name_ranks
 from distdl_jupyter.ranks.view import OutputFold, render_text
 
 #: Minimum number of seconds between two updates.
@@ -81,7 +81,7 @@ class CellDisplay:
             self._is_closed = True
             self._condition.notify()
             self._fold.close()
-            is_silent = self._fold.is_empty and not any(self._errors.values())
+            is_silent = not self._fold.total and not any(self._errors.values())
             if not is_silent:
                 self._draw("", None)
             elif self._is_displayed:
@@ -157,14 +157,14 @@ class TerminalDisplay:
 
 
 class _ValueDisplay:
-    """Displays the forms of values by rank; a value is unpickled only when it is accessed."""
+    """Displays the forms of values by rank; the values of an answer are unpickled only when one of them is accessed."""
 
-    def __init__(self, values: Mapping[int, Any], forms: Mapping[int, Forms]) -> None:
-        self._values = values
+    def __init__(self, answer: Answer, forms: Mapping[int, Forms]) -> None:
+        self._answer = answer
         self._forms = forms
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._forms)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's protocol
         # In a tuple or a list, the values share a line with other objects.
@@ -176,7 +176,7 @@ class _ValueDisplay:
 
     # IPython uses the first of __repr__ and _repr_pretty_ in the order of the classes, so this class defines both.
     def __repr__(self) -> str:
-        texts = {rank: self._forms.get(rank, {}).get("text/plain", "None") for rank in self._values}
+        texts = {rank: forms.get("text/plain", "None") for rank, forms in self._forms.items()}
         if isinstance(self, Sequence):
             return f"[{', '.join(texts.values())}]"
         return f"{{{', '.join(f'{rank}: {text}' for rank, text in texts.items())}}}"
@@ -186,8 +186,8 @@ class RankValues(_ValueDisplay, Sequence[Any]):
     """The value of every rank, in order of rank."""
 
     def __getitem__(self, index: Any) -> Any:
-        rank = range(len(self))[index]
-        return self._values[rank] if isinstance(rank, int) else [self._values[number] for number in rank]
+        rank, values = range(len(self))[index], self._answer.values
+        return values[rank] if isinstance(rank, int) else [values[number] for number in rank]
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
@@ -199,10 +199,10 @@ class ValuesByRank(_ValueDisplay, Mapping[int, Any]):
     """The values of some ranks, by rank."""
 
     def __getitem__(self, rank: int) -> Any:
-        return self._values[rank]
+        return self._answer.values[rank]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._values)
+        return iter(self._forms)
 
 
 def group_forms(forms: Mapping[int, Forms]) -> list[tuple[tuple[int, ...], Forms]]:

@@ -11,7 +11,7 @@ INTERRUPT = {"type": "KeyboardInterrupt", "message": "", "time": 11.0, "frames":
 
 def test_one_of_many_and_those_that_lost_it():
     found = find_failures({0: PEER, 2: KEY, 3: {**KEY, "time": 10.6}}, range(4))
-    assert found.describe() == "Rank 2 of 4 failed first: KeyError: 'label', in Cell [7], line 3."
+    assert found.summary == "Rank 2 of 4 failed first: KeyError: 'label', in Cell [7], line 3."
     assert found.describe_others() == [
         "Rank 3: the same error.",
         "Rank 0: HorovodInternalError: Connection closed by peer.",
@@ -20,17 +20,17 @@ def test_one_of_many_and_those_that_lost_it():
 
 def test_all_alike():
     found = find_failures(dict.fromkeys(range(3), KEY), range(3))
-    assert found.describe() == "All 3 ranks failed with the same error: KeyError: 'label', in Cell [7], line 3."
+    assert found.summary == "All 3 ranks failed with the same error: KeyError: 'label', in Cell [7], line 3."
     assert found.describe_others() == []
     assert find_failures({0: KEY, 1: KEY}, range(2)).subject == "Both ranks failed with the same error"
     ended = {**KEY, "message": "There is none."}
-    assert find_failures({0: ended}, [0]).describe() == "Rank 0 failed: KeyError: There is none, in Cell [7], line 3."
+    assert find_failures({0: ended}, [0]).summary == "Rank 0 failed: KeyError: There is none, in Cell [7], line 3."
 
 
 def test_an_interrupt_is_no_failure_of_its_own():
     found = find_failures({0: INTERRUPT, 1: INTERRUPT}, range(2))
     assert found.is_interrupt
-    assert found.describe() == "Interrupted on ranks 0-1."
+    assert found.summary == "Interrupted on ranks 0-1."
     found = find_failures({0: INTERRUPT, 1: KEY}, range(2))
     assert (found.first, found.is_interrupt) == (1, False)
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 from IPython.lib.pretty import pretty
 
@@ -153,22 +154,22 @@ class Unopened(dict):
 
 
 def test_values_are_folded_and_not_opened_to_be_shown():
-    values = RankValues(Unopened({0: 0, 1: 0, 2: 0}), FORMS)
+    values = RankValues(SimpleNamespace(values=Unopened()), FORMS)
     assert pretty(values).splitlines() == ["[0-1] 0.25", "[2]   tensor([1,", "       2])"]
     assert pretty((1, values)) == "(1, [0.25, 0.25, tensor([1,\n 2])])"
     assert "0.25" in values._repr_html_()
-    assert pretty(ValuesByRank(Unopened({2: 0}), {2: FORMS[2]})).startswith("[2] tensor")
+    assert pretty(ValuesByRank(SimpleNamespace(values=Unopened()), {2: FORMS[2]})).startswith("[2] tensor")
 
 
 def test_values_are_a_sequence_or_a_mapping():
-    values = RankValues({0: 1.5, 1: 2.5, 2: 0}, FORMS)
+    values = RankValues(SimpleNamespace(values={0: 1.5, 1: 2.5, 2: 0}), FORMS)
     assert values == [1.5, 2.5, 0]
     assert (values[1], values[-1], values[:2], len(values), sum(values)) == (2.5, 0, [1.5, 2.5], 3, 4.0)
-    assert dict(ValuesByRank({2: 7}, {2: FORMS[2]})) == {2: 7}
+    assert dict(ValuesByRank(SimpleNamespace(values={2: 7}), {2: FORMS[2]})) == {2: 7}
 
 
 def test_a_table_and_a_picture_are_shown_as_such():
-    values = RankValues({0: 0, 1: 1}, {0: {"text/plain": "x", "text/html": "<table></table>"},
-                                   1: {"text/plain": "y", "image/png": "AAAA"}})  # fmt: skip
+    forms = {0: {"text/plain": "x", "text/html": "<table></table>"}, 1: {"text/plain": "y", "image/png": "AAAA"}}
+    values = RankValues(SimpleNamespace(values={0: 0, 1: 1}), forms)
     assert "<table></table>" in values._repr_html_()
     assert 'src="data:image/png;base64,AAAA"' in values._repr_html_()
