@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.clusters.base import Run
@@ -80,10 +79,8 @@ class ProfileCollector:
             return
         view = self._recorder.view
         running = [rank.rank for rank in view.ranks if rank.is_running and (ranks is None or rank.rank in ranks)]
-        number = (
-            max([0, *profiles.list_numbers(self._recorder.folder), *(earlier.number for earlier in view.profiles)]) + 1
-        )
-        self._profile = _Profile(number, steps, running)
+        numbers = [*profiles.list_numbers(self._recorder.folder), *(earlier.number for earlier in view.profiles)]
+        self._profile = _Profile(max(numbers, default=0) + 1, steps, running)
         self._record(self._profile, "requested")
         self._work = self._collect(self._profile)
         self._advance()
@@ -169,11 +166,18 @@ class ProfileCollector:
         """Fetch the files of the ranks, mask secrets in them, and save the profile."""
         folder, summaries = profiles.get_folder(self._recorder.folder, profile.number), []
         for rank in ranks:
+            summary_name, trace_name = f"rank-{rank}.json", f"rank-{rank}.json.gz"
             try:
-                summary = self._fetch(folder, rank)
+                for name in (summary_name, trace_name):
+                    self._run.fetch(rank, f"{profiles.FOLDER_NAME}/{folder.name}/{name}", profiles.MAX_TRACE_BYTES)
+                    if (folder / name).stat().st_size > profiles.MAX_TRACE_BYTES:
+                        raise ValueError(f"{name} is larger than {profiles.MAX_TRACE_BYTES // 1000000} MB.")  # noqa: TRY301
+                summary = json.loads((folder / summary_name).read_text(encoding="utf-8"))
+                profiles.parse_profile(0, {"t": 0.0, "ranks": [summary]}, folder)  # raises if it is invalid
+                profiles.mask_names(folder / trace_name, self._recorder.redactor.mask_text)
                 host = self._recorder.view.ranks[rank].host or summary.get("host") or ""
                 summaries.append({**summary, "rank": rank, "host": host})
-            except Exception as error:  # noqa: BLE001  the other ranks' files are saved
+            except Exception as error:  # noqa: BLE001 - the other ranks' files are saved
                 profile.missing[rank] = f"Its trace was not received: {error}"
         if summaries:
             missing = {str(rank): reason for rank, reason in profile.missing.items()}
@@ -181,16 +185,6 @@ class ProfileCollector:
             files.replace_file(folder / "profile.json", json.dumps(self._recorder.redactor.mask_data(data)))
             for rank in ranks:
                 (folder / f"rank-{rank}.json").unlink(missing_ok=True)
-
-    def _fetch(self, folder: Path, rank: int) -> dict[str, Any]:
-        for name in (f"rank-{rank}.json", f"rank-{rank}.json.gz"):
-            self._run.fetch(rank, f"{profiles.FOLDER_NAME}/{folder.name}/{name}", profiles.MAX_TRACE_BYTES)
-            if (folder / name).stat().st_size > profiles.MAX_TRACE_BYTES:
-                raise ValueError(f"{name} is larger than {profiles.MAX_TRACE_BYTES // 1000000} MB.")
-        summary: dict[str, Any] = json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
-        profiles.parse_profile(0, {"t": 0.0, "ranks": [summary]}, folder)  # raises if it is invalid
-        profiles.mask_names(folder / f"rank-{rank}.json.gz", self._recorder.redactor.mask_text)
-        return summary
 
     def _record(self, profile: _Profile, status: str, reason: str = "") -> None:
         recorded = min(

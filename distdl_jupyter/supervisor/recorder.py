@@ -1,8 +1,8 @@
 """Records a job: turns the reports of ranks into events, and folds these into a view.
 
 ``EventRecorder`` interprets texts and reports for the log and the view; it starts and stops nothing. Secrets are masked
-in every text before it is written or folded. ``merger.ReportMerger`` decides which metrics and progress reports become
-events, and ``buffered_writer`` writes events to a disk that may be full.
+in every text before it is written or folded. ``thinning.ReportThinner`` decides which metrics and progress reports
+become events, and ``buffered_writer`` writes events to a disk that may be full.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.supervisor import control, merger, reports
+from distdl_jupyter.supervisor import control, reports
 from distdl_jupyter.supervisor.buffered_writer import BufferedEventWriter
 from distdl_jupyter.supervisor.log_reader import Item, LogText, RankReport
-from distdl_jupyter.supervisor.merger import ReportMerger
 from distdl_jupyter.supervisor.parts import STORES, ReportStore, ResourceRecorder
 from distdl_jupyter.supervisor.reports import ProfileReport
 from distdl_jupyter.supervisor.resume import History, Key, get_stream_key
+from distdl_jupyter.supervisor.thinning import PendingEvent, ReportThinner
 from distdl_jupyter.worker.secret_patterns import MASK
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class EventRecorder:
         self.redactor = redactor or Redactor()
         self.folder = folder
         self._writer = BufferedEventWriter(folder, self.view.apply)
-        self._merger = ReportMerger()
+        self._thinner = ReportThinner()
         #: Free bytes in the current log file. The first file gets half of the limit; the last two later ones are kept.
         self._free_bytes = spec.max_log_bytes // 2
         self._part_bytes = max(_MIN_PART_BYTES, spec.max_log_bytes // 4)
@@ -141,7 +141,7 @@ class EventRecorder:
     def write(self, type_: str, /, **fields: Any) -> None:
         """Write one event and fold it. An event from a stored stream carries its position there (see ``Stream``)."""
         if type_ in _METRIC_FLUSH_TYPES:
-            self._write_pending(self._merger.take_all(only_metrics=True))
+            self._write_pending(self._thinner.take_all(only_metrics=True))
         if type_ == "log":
             self._put(type_, **{**fields, "text": self.redactor.mask_text(fields["text"])})
         else:
@@ -168,7 +168,7 @@ class EventRecorder:
 
     def _apply(self, event: Event) -> None:
         self.view.apply(event)
-        self._merger.apply(event)
+        self._thinner.count(event)
         if event["type"] in ("metric", "progress"):
             # Before the ranks connect, a bar may belong to a download.
             self.has_reports = self.has_reports or event["type"] == "metric" or self.has_reported_progress
@@ -243,11 +243,11 @@ class EventRecorder:
                     self._tracker_problems[record.tracker] = record.trouble
                     text = record.trouble or f"{tracking.TITLES[record.tracker]} is up to date again."
                     self.note("warning" if record.trouble else "info", text, "tracking")
-        self._write_pending(self._merger.take_due())
+        self._write_pending(self._thinner.take_due())
 
     def flush(self) -> None:
         """Write the held-back events."""
-        self._write_pending(self._merger.take_all())
+        self._write_pending(self._thinner.take_all())
 
     def close(self) -> None:
         """Write held-back events and close the log."""
@@ -400,17 +400,17 @@ class EventRecorder:
             self._finished_bars.discard(rank)
             if not self.has_reported_progress:
                 empty = {"done": None, "total": None, "unit": ""}
-                self._write_pending(self._merger.add_progress(rank, empty, self._origin, now=True))
-        self._write_pending(self._merger.add_metric(rank, step, values, self._origin, replace=replace))
+                self._write_pending(self._thinner.add_progress(rank, empty, self._origin, now=True))
+        self._write_pending(self._thinner.add_metric(rank, step, values, self._origin, replace=replace))
         self._note_activity({"type": "metric", "rank": rank})
 
     def record_progress(self, rank: int, done: float, total: float | None, unit: str) -> None:
         """Record progress; reports in quick succession are merged."""
         fields = {"done": done, "total": total, "unit": unit}
-        self._write_pending(self._merger.add_progress(rank, fields, self._origin))
+        self._write_pending(self._thinner.add_progress(rank, fields, self._origin))
         self._note_activity({"type": "progress", "rank": rank})
 
-    def _write_pending(self, events: Iterable[merger.PendingEvent]) -> None:
+    def _write_pending(self, events: Iterable[PendingEvent]) -> None:
         origin = self._origin
         for type_, fields, self._origin in events:
             self.write(type_, **fields)
