@@ -173,7 +173,7 @@ class Agent:
         self.job: Job | None = None
         #: The resources of this machine that the job holds.
         self._slot: slots.QueueSlot | None = None
-        self._wake_read, self._wake_write = os.pipe()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def wake(self) -> None:
         """Wake the loop (from a thread or a signal handler)."""
@@ -201,8 +201,6 @@ class Agent:
 
     def run(self) -> int:
         """Serve until the end and return the exit code: 0 for an orderly end."""
-        for fd in (self._wake_read, self._wake_write):
-            os.set_blocking(fd, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, lambda: os.read(self._wake_read, 65_536))
         self._urgent_selector.register(self._wake_read, selectors.EVENT_READ)
         self._urgent_selector.register(self._source, selectors.EVENT_READ)
@@ -382,7 +380,7 @@ class Agent:
             self._relays.listen(run / run_dir.SOCKET)
         except OSError:
             if workdir.is_copy:
-                files.remove(workdir.folder)
+                shutil.rmtree(workdir.folder, ignore_errors=True)
             raise
         reply = {"shared": not workdir.is_copy, "folder": str(workdir.folder), "run": str(run)}
         if directory := fields.get("working_directory"):
@@ -390,10 +388,9 @@ class Agent:
         return reply
 
     def _on_fingerprint(self, fields: Fields) -> Reply:
-        try:
+        with contextlib.suppress(OSError):
             return {"fingerprint": data_cache.fingerprint(str(fields["path"]))}
-        except OSError:
-            return {"fingerprint": None}
+        return {"fingerprint": None}
 
     def _on_find_copy(self, fields: Fields) -> Reply:
         return {"path": data_cache.find_copy(str(fields["digest"]), str(fields.get("base") or ""))}
@@ -464,7 +461,7 @@ class Agent:
         self._channels.end_all()
         self._has_ended = True
         if self.job is not None:
-            self.job.clean_up(None if fields.get("keep") else files.remove)
+            self.job.clean_up(None if fields.get("keep") else functools.partial(shutil.rmtree, ignore_errors=True))
         if self._slot is not None:
             self._slot.release()
         return {"ended": ended}

@@ -102,10 +102,8 @@ class Cache:
             for path in (self.staged, Path(self._blobs)):
                 permissions.make_private(path)
         except OSError as error:
-            reason = error.strerror
-            raise StagingFailed(
-                f"Cannot store data in {self.base} ({reason})." if reason else f"{error}.", _FOLDER_REMEDY
-            ) from None
+            text = f"Cannot store data in {self.base} ({error.strerror})." if error.strerror else f"{error}."
+            raise StagingFailed(text, _FOLDER_REMEDY) from None
 
     def path(self, address: str, name: str, version: str) -> str:
         """Return the path for this version of an object. The file need not exist."""

@@ -113,12 +113,8 @@ def build_cuda_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 def list_infiniband() -> list[str]:
     """Return the InfiniBand (or RoCE) devices that have a port in the state ACTIVE."""
-    devices = sorted(_INFINIBAND.iterdir()) if _INFINIBAND.is_dir() else []
-    return [
-        device.name
-        for device in devices
-        if any("ACTIVE" in state.read_text() for state in device.glob("ports/*/state"))
-    ]
+    states = _INFINIBAND.glob("*/ports/*/state")
+    return sorted({state.parents[2].name for state in states if "ACTIVE" in state.read_text()})
 
 
 class GpuSampler:
@@ -138,16 +134,13 @@ class GpuSampler:
             self._nvml = pynvml
             handles = self._list_handles()
         except ImportError:
-            self._problem = (
-                "GPU utilization cannot be read because nvidia-ml-py is not installed. Run: pip install nvidia-ml-py"
-            )
-            return
+            self._problem = "GPU utilization cannot be read without nvidia-ml-py. Run: pip install nvidia-ml-py"
         except Exception as error:  # noqa: BLE001  a driver that does not respond must not stop the ranks
             self._problem = f"GPU utilization cannot be read: {error}."
-            return
-        for rank, identifiers in visible.items():
-            for index in match_identifiers(identifiers, [(number, uuid) for number, uuid, _handle in handles]):
-                self._gpus.setdefault(index, (handles[index][2], []))[1].append(rank)
+        else:
+            for rank, identifiers in visible.items():
+                for index in match_identifiers(identifiers, [(number, uuid) for number, uuid, _handle in handles]):
+                    self._gpus.setdefault(index, (handles[index][2], []))[1].append(rank)
 
     def _list_handles(self) -> list[tuple[str, str, Any]]:
         """Return the number (as text), UUID and handle of each GPU, then of each MIG instance, which has no number."""

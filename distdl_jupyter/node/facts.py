@@ -162,8 +162,6 @@ _UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40
 #: Bytes of a ``struct ifreq`` on 64-bit Linux: a name of 16 and a union whose largest member has 24.
 _ENTRY_BYTES = 40
 _NET = Path("/sys/class/net")
-
-
 #: Bridges and tunnels of Docker, libvirt, LXD, Podman and Kubernetes, which do not lead to other hosts.
 _LOCAL_NAMES = ("docker", "br-", "virbr", "lxcbr", "lxdbr", "podman", "cni", "veth", "cali", "flannel", "vmnet")
 

@@ -62,7 +62,9 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
                 status = os.fstat(file.fileno())
                 info = tarfile.TarInfo(name)
                 info.size, info.mtime, info.mode = status.st_size, status.st_mtime, status.st_mode & 0o700
-                archive.addfile(info, _pad_reader(file))
+                # Padded, because the file may be truncated while it is read.
+                padded = SimpleNamespace(read=lambda size, file=file: file.read(size).ljust(size, b"\0"))
+                archive.addfile(info, cast("IO[bytes]", padded))
                 files, byte_count = files + 1, byte_count + info.size
     return TransferSummary(files, byte_count, tuple(skipped))
 
@@ -95,11 +97,6 @@ def _open(root: Path, name: str) -> io.BufferedReader | None:
             # O_NONBLOCK: do not block if the file was replaced by a named pipe.
             return os.fdopen(os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
     return None
-
-
-def _pad_reader(file: io.BufferedReader) -> IO[bytes]:
-    """Return a reader of ``file`` that never ends, in case the file is truncated while it is read."""
-    return cast("IO[bytes]", SimpleNamespace(read=lambda size: file.read(size).ljust(size, b"\0")))
 
 
 # unpack into a folder ------------------------------------------------------------------------------
@@ -243,19 +240,14 @@ def find_copied_folders(job: str, base: str) -> Iterator[Path]:
         folder = folder.with_name(f"{job}-{number}")
 
 
-def remove(folder: Path) -> None:
-    """Remove a copied folder and its content."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def remove_except_results(folder: Path) -> None:
     """Remove a copied folder that was not collected, except for results and outputs."""
     result_names = [name for name in RESULT_FOLDERS if any((folder / name).glob("*"))]
     if not result_names:
-        remove(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         return
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink() and entry.name not in result_names:
-            remove(entry)
+            shutil.rmtree(entry, ignore_errors=True)
         elif entry.name not in result_names:
             entry.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ supervisor that was forked from a warm template may fork its programs instead of
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import shutil
@@ -37,7 +38,6 @@ _SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL
 _LINGER_SECONDS = 1.0
 #: Seconds between TERM and KILL when the job has lost its supervisor.
 _GRACE_SECONDS = 2.0
-
 
 #: Forks this process into a program, given as for ``subprocess.Popen``; returns an object with the interface of Popen,
 #: or None if a new interpreter has to be started.
@@ -198,18 +198,14 @@ class Job:
         """Create named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
         # A launcher may set a different TMPDIR, which its ranks would inherit.
         shared = {"TMPDIR": tempfile.gettempdir()}
-        rank_environments = [
-            {**shared, **variables, **devices.build_cuda_variables(variables)}
-            for variables in fields.get("variables", ())
-        ]
-        self.run.write("ranks.json", rank_environments)
-        self._launcher_gpus = {
-            rank: variables.get("CUDA_VISIBLE_DEVICES", "") for rank, variables in enumerate(rank_environments)
-        }
-        for rank in fields["ranks"]:
-            out, err = self.run.open_pipes(int(rank["rank"]))
-            self._channels.add(out, int(rank["out"]))
-            self._channels.add(err, int(rank["err"]))
+        environments = list[dict[str, str]]()
+        for rank, variables in enumerate(fields.get("variables", ())):
+            environments.append({**shared, **variables, **devices.build_cuda_variables(variables)})
+            self._launcher_gpus[rank] = environments[rank].get("CUDA_VISIBLE_DEVICES", "")
+        self.run.write("ranks.json", environments)
+        for channels in fields["ranks"]:
+            for name in ("out", "err"):
+                self._channels.add(self.run.open_pipe(int(channels["rank"]), name), int(channels[name]))
 
     # watch ------------------------------------------------------------------------------------
 
@@ -230,9 +226,8 @@ class Job:
                 returncode = child.popen.wait()
                 code, name = (returncode, None) if returncode >= 0 else (None, processes.signal_name(-returncode))
                 evidence = headroom.describe_oom_kills(self._oom_kills) if name == "KILL" else ""
-                exits.append(
-                    {"kind": child.kind, "process": child.number, "code": code, "signal": name, "evidence": evidence}
-                )
+                outcome = {"code": code, "signal": name, "evidence": evidence}
+                exits.append({"kind": child.kind, "process": child.number, **outcome})
         return exits
 
     @property
@@ -308,8 +303,8 @@ class Job:
             self.run.write(f"rank-{int(rank)}.profile", dict(fields["recording"]))
 
     def _on_serving(self, fields: Fields) -> Reply:
-        try:
-            return self.run.read_endpoint(int(fields["rank"]))
+        try:  # socket and token (see ``worker.rank_socket``)
+            return dict(json.loads((self.run.path / f"rank-{int(fields['rank'])}.json").read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise RequestFailed(f"Rank {fields['rank']} is not listening.") from None
 
@@ -334,12 +329,10 @@ class Job:
     def signal(self, name: str, target: str) -> int:
         """Signal the ``"ranks"`` with their children, or ``"all"`` except services; return the number of processes.
 
-        Raises KeyError for an unknown signal, ValueError for an unknown target.
+        Raises KeyError for an unknown signal.
         """
         number = _SIGNALS[name]
         self.was_signaled = True
-        if target not in ("ranks", "all"):
-            raise ValueError(f"Unknown target {target!r}. Use 'ranks' or 'all'.")
         rank_pids = [child.popen.pid for child in self._find_running() if child.kind == RANK]
         if target == "ranks" and rank_pids:
             for pid in rank_pids:
@@ -354,14 +347,13 @@ class Job:
         processes.send_signal(pids, number)
         return len(pids)
 
-    def warn_ranks(self) -> int:
-        """Send USR1 once to each rank that handles it; return the number of ranks signaled."""
+    def warn_ranks(self) -> None:
+        """Send USR1 once to each rank that handles it."""
         rank_pids = [child.popen.pid for child in self._find_running() if child.kind == RANK]
         ranks = rank_pids or processes.find_workers(self._find_pids())
         pids = [pid for pid in ranks if pid not in self._warned_pids and processes.has_handler(pid, signal.SIGUSR1)]
         self._warned_pids.update(pids)
         processes.send_signal(pids, signal.SIGUSR1)
-        return len(pids)
 
     def kill(self) -> int:
         """Kill everything and wait for the exits; return the number of processes."""

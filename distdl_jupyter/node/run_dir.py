@@ -96,11 +96,10 @@ class RunFolder:
             (_SHARED_MEMORY / self.path.name).mkdir(mode=0o700)
         self._lifeline = _mkfifo(self.path / LIFELINE, os.O_RDWR)
 
-    def open_pipes(self, rank: int) -> tuple[int, int]:
-        """Create a rank's pipes for output and errors; return descriptors to read them, without end of file."""
+    def open_pipe(self, rank: int, name: str) -> int:
+        """Create a pipe of a rank, ``name`` "out" or "err", and return a descriptor to read it, without end of file."""
         # Opened for writing too, so that there is no end of file before a rank opens the pipe or after it exits.
-        out, err = (_mkfifo(self.path / f"rank-{rank}.{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "err"))
-        return out, err
+        return _mkfifo(self.path / f"rank-{rank}.{name}", os.O_RDWR | os.O_NONBLOCK)
 
     def write(self, name: str, content: Any) -> None:
         """Write a file with ``content`` as JSON, which is complete when it appears. Raises OSError."""
@@ -108,13 +107,6 @@ class RunFolder:
         with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123  a descriptor
             json.dump(content, file)
         temporary.replace(self.path / name)
-
-    def read_endpoint(self, rank: int) -> dict[str, Any]:
-        """Return where a persistent rank listens: ``socket`` and ``token`` (see ``worker.rank_socket``).
-
-        Raises OSError while it does not listen.
-        """
-        return dict(json.loads((self.path / f"rank-{rank}.json").read_text(encoding="utf-8")))
 
     def close(self) -> None:
         """Close the lifeline, so that ranks that are still alive exit, and remove the folder."""
