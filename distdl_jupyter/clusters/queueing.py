@@ -83,7 +83,7 @@ def get_needs(request: ResourceRequest) -> dict[str, float]:
 
 def get_totals(gpus: int, limits: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return the resources of a machine with ``gpus`` GPUs; ``limits`` defaults to this machine."""
-    return {"gpus": float(gpus), **(slots.machine_limits() if limits is None else limits)}
+    return {"gpus": float(gpus), **(slots.measure_limits() if limits is None else limits)}
 
 
 def make_holding(entry: QueueEntry, labels: Mapping[str, str]) -> Holding:

@@ -181,7 +181,7 @@ def _list_waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
         for listed in reversed(job_list.get_index().read_all())
         if listed.row.state == State.QUEUED.value
     }
-    for position in slots.schedule(slot_entries, slots.machine_limits()):
+    for position in slots.schedule(slot_entries, slots.measure_limits()):
         entry = entries[position.key]
         row = rows.pop(entry.job, None) if entry.is_own else None
         holders = queueing.name_holders(position, entries)

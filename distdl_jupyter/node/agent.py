@@ -157,8 +157,8 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._urgent_selector = selectors.DefaultSelector()
         self._outbox = Outbox(sink)
-        self._posted: queue.Queue[bytes] = queue.Queue(_MAX_POSTED)
-        self._incoming: dict[int, Inbox | SocketWriter] = {}
+        self._thread_frames: queue.Queue[bytes] = queue.Queue(_MAX_POSTED)
+        self._receivers: dict[int, Inbox | SocketWriter] = {}
         self._threads: set[threading.Thread] = set()
         self._received_at = self._beat_at = time.monotonic()
         #: Resource samples to send with the next heartbeat.
@@ -233,7 +233,7 @@ class Agent:
 
     def _run_once(self) -> None:
         # Do not read from the supervisor while the disk cannot keep up.
-        is_readable = not any(incoming.is_behind for incoming in self._incoming.values())
+        is_readable = not any(receiver.is_behind for receiver in self._receivers.values())
         if not is_readable:
             self._received_at = time.monotonic()
         watch(self._selector, self._source, selectors.EVENT_READ, self._receive, enabled=is_readable)
@@ -246,8 +246,8 @@ class Agent:
             timeout = _POLL_SECONDS
         for key, _ in self._selector.select(max(0.0, timeout)):
             key.data()
-        while not (self._outbox.is_full or self._posted.empty()):
-            self._outbox.put(self._posted.get_nowait())
+        while not (self._outbox.is_full or self._thread_frames.empty()):
+            self._outbox.put(self._thread_frames.get_nowait())
         self._report_job()
         self._beat()
         self._flush()
@@ -265,10 +265,10 @@ class Agent:
         for frame in self._reader.feed(content):
             if isinstance(frame, dict):
                 self._handle(frame)
-            elif (incoming := self._incoming.get(frame.channel)) is not None:
-                incoming.feed(frame.bytes)
+            elif (receiver := self._receivers.get(frame.channel)) is not None:
+                receiver.feed(frame.bytes)
                 if not frame.bytes:
-                    del self._incoming[frame.channel]
+                    del self._receivers[frame.channel]
 
     def _report_job(self) -> None:
         """Report exits, stacks and resource samples of the job's processes."""
@@ -341,7 +341,7 @@ class Agent:
 
     def _post(self, frame: bytes) -> None:
         """Send frames from a thread; blocks while the outbox is full."""
-        self._posted.put(frame)
+        self._thread_frames.put(frame)
         self.wake()
 
     def _on_facts(self, fields: Fields) -> Callable[[], Reply]:
@@ -397,11 +397,11 @@ class Agent:
 
     def _on_copy(self, fields: Fields) -> Callable[[], Reply]:
         copy = data_cache.FolderCopy(str(fields["digest"]), str(fields.get("base") or ""))
-        inbox = self._incoming[int(fields["channel"])] = Inbox(on_space=self.wake)
+        inbox = self._receivers[int(fields["channel"])] = Inbox(on_space=self.wake)
         return lambda: copy.finish(lambda: files.receive_files(copy.folder, inbox)._asdict())
 
     def _on_put(self, fields: Fields) -> Callable[[], Reply]:
-        inbox = self._incoming[int(fields["channel"])] = Inbox(on_space=self.wake)
+        inbox = self._receivers[int(fields["channel"])] = Inbox(on_space=self.wake)
         return lambda: files.receive_files(self._prepared_job.workdir.folder, inbox)._asdict()
 
     def _on_get(self, fields: Fields) -> Callable[[], Reply]:
@@ -425,7 +425,7 @@ class Agent:
         def acquire() -> Reply:
             position = slot.acquire(request, priority=float(fields["priority"]))
             held = list(slot.gpus) if position is None else None
-            return {"held": held, "position": position, "limits": slots.machine_limits()}
+            return {"held": held, "position": position, "limits": slots.measure_limits()}
 
         return acquire
 
@@ -444,7 +444,7 @@ class Agent:
             raise RequestFailed(f"Rank {fields['rank']} does not respond.") from error
         self._channels.add(connection.dup().detach(), channel)
         hold = functools.partial(self.send, "hold", channel=channel)
-        self._incoming[channel] = SocketWriter(connection, self._selector, hold)
+        self._receivers[channel] = SocketWriter(connection, self._selector, hold)
 
     def _on_hold(self, fields: Fields) -> None:
         self._channels.hold(int(fields["channel"]), held=bool(fields["held"]))

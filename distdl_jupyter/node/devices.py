@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 _INFINIBAND = Path("/sys/class/infiniband")
 #: The version of the kernel's NVIDIA driver (sysfs, ABI/stable/sysfs-module: MODULE_VERSION).
-_DRIVER = Path("/sys/module/nvidia/version")
+_DRIVER_VERSION_FILE = Path("/sys/module/nvidia/version")
 #: Timeout in seconds for nvidia-smi, which takes seconds to load the driver without persistence mode.
-_TIMEOUT = 8.0
+_TIMEOUT_SECONDS = 8.0
 #: Seconds for which the output of nvidia-smi is cached.
 _CACHE_SECONDS = 60.0
 #: Lines of ``nvidia-smi -L``: a GPU, and a MIG instance of the GPU above.
@@ -58,7 +58,7 @@ def list_gpus(_period: int) -> list[Gpu]:
     if program is None:
         return []
     result = subprocess.run(
-        [program, "-L"], capture_output=True, text=True, timeout=_TIMEOUT, check=True, stdin=subprocess.DEVNULL
+        [program, "-L"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True, stdin=subprocess.DEVNULL
     )
     gpus: list[tuple[Gpu, list[Gpu]]] = []
     for line in result.stdout.splitlines():
@@ -76,7 +76,7 @@ def list_gpus(_period: int) -> list[Gpu]:
 def read_driver_version() -> str:
     """Return the version of the NVIDIA driver, or "" if it is missing or unknown."""
     try:
-        return _DRIVER.read_text().strip()
+        return _DRIVER_VERSION_FILE.read_text().strip()
     except OSError:
         return ""
 

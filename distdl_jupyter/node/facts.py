@@ -52,9 +52,9 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
             "programs": lambda: {name: find_program(name) for name in programs},
             "driver": devices.read_driver_version,
             "infiniband": devices.list_infiniband,
-            "cores": headroom.cores,
+            "cores": headroom.count_cores,
             "load": lambda: os.getloadavg()[0],
-            "memory": lambda: {"total": headroom.meminfo("MemTotal"), "available": headroom.meminfo("MemAvailable")},
+            "memory": lambda: {name: headroom.read_meminfo(f"Mem{name.title()}") for name in ("total", "available")},
             "room": headroom.read_remaining,
             "disk": _measure_disk_space,
             "interfaces": list_interfaces,
@@ -132,7 +132,7 @@ def _measure_disk_space() -> dict[str, dict[str, Any]]:
 
 
 #: Variables that contain the rank of a process: of this package, and of Open MPI if its launcher started the rank.
-_RANK = (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK")
+_RANK_VARIABLES = (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK")
 
 
 def find_rank_marks() -> set[tuple[bytes, bytes]]:
@@ -140,7 +140,8 @@ def find_rank_marks() -> set[tuple[bytes, bytes]]:
     namespace, marks = _read_uts_namespace("self"), set()
     for entry in _PROC.glob("[0-9]*"):
         variables = processes.read_environment(int(entry.name))
-        job, rank = variables.get(processes.MARK.encode()), next(filter(None, map(variables.get, _RANK)), None)
+        job = variables.get(processes.MARK.encode())
+        rank = next(filter(None, map(variables.get, _RANK_VARIABLES)), None)
         if job and rank and _read_uts_namespace(entry.name) == namespace:
             marks.add((job, rank))
     return marks
@@ -179,10 +180,11 @@ def list_interfaces() -> list[dict[str, Any]]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         length = struct.unpack("iP", fcntl.ioctl(sock, _SIOCGIFCONF, struct.pack("iP", size, pointer)))[0]
         content = buffer.tobytes()[:length]
-        return [_describe(sock, content[offset : offset + _ENTRY_BYTES]) for offset in range(0, length, _ENTRY_BYTES)]
+        entries = [content[offset : offset + _ENTRY_BYTES] for offset in range(0, length, _ENTRY_BYTES)]
+        return [_describe_interface(sock, entry) for entry in entries]
 
 
-def _describe(sock: socket.socket, entry: bytes) -> dict[str, Any]:
+def _describe_interface(sock: socket.socket, entry: bytes) -> dict[str, Any]:
     label, address = entry[:16].split(b"\0", 1)[0], entry[20:24]
 
     def query(operation: int) -> bytes:

@@ -55,7 +55,7 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
     target = cast("IO[bytes]", SimpleNamespace(write=lambda content: content and write(bytes(content))))
     with tarfile.open(fileobj=target, mode="w|", bufsize=_PIECE_BYTES, format=tarfile.PAX_FORMAT) as archive:
         for name in (name for path in outermost for name in _list_files(root, "/".join(path))):
-            if (file := _open(root, name)) is None:
+            if (file := _open_regular_file(root, name)) is None:
                 skipped.append(name)
                 continue
             with file:
@@ -89,7 +89,7 @@ def _list_files(root: Path, path: str) -> Iterator[str]:
         yield from (str((folder / name).relative_to(root)) for name in sorted(names + links))
 
 
-def _open(root: Path, name: str) -> io.BufferedReader | None:
+def _open_regular_file(root: Path, name: str) -> io.BufferedReader | None:
     """Open a regular file inside ``root``; return None for anything else, a link out of it, or if it is unreadable."""
     with contextlib.suppress(OSError):
         target = (root / name).resolve(strict=True)
@@ -182,9 +182,9 @@ def receive_files(
 DEFAULT_BASE = "~/.cache/distdl"
 #: Folders that ranks write to; kept if a job ends before they are collected.
 RESULT_FOLDERS = ("outputs", "results")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: Folders that every copied folder of a job contains until it is collected.
-_FOLDERS = ("code", *RESULT_FOLDERS)
+_JOB_FOLDERS = ("code", *RESULT_FOLDERS)
 
 
 class Workdir(NamedTuple):
@@ -213,14 +213,14 @@ def find_workdir(job: str, folder: str, proof: tuple[str, str] | None, base: str
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
             break
-    for name in _FOLDERS:
+    for name in _JOB_FOLDERS:
         (path / name).mkdir(mode=0o700)
     return Workdir(path, is_copy=True)
 
 
 def check_name(name: str) -> str:
     """Return the name unchanged. Raises ValueError if it is a path."""
-    if not _NAME.fullmatch(name):
+    if not _NAME_PATTERN.fullmatch(name):
         raise ValueError(f"{name!r} is not a valid name.")
     return name
 
@@ -235,7 +235,7 @@ def find_copied_folders(job: str, base: str) -> Iterator[Path]:
     for number in itertools.count(2):
         if not folder.is_dir():
             return
-        if permissions.is_own(folder) and any((folder / name).is_dir() for name in _FOLDERS):
+        if permissions.is_own(folder) and any((folder / name).is_dir() for name in _JOB_FOLDERS):
             yield folder
         folder = folder.with_name(f"{job}-{number}")
 

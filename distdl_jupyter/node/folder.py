@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 from distdl_jupyter.node import frames, job
 from distdl_jupyter.node.agent import Agent, Watchdog, serve
 from distdl_jupyter.node.job import RANK
-from distdl_jupyter.node.processes import signal_number
+from distdl_jupyter.node.processes import get_signal_number
 
 #: Seconds without a message from the supervisor after which the node is released: before ranks were started, and after
 #: their exit.
@@ -191,7 +191,7 @@ class FolderAgent(Agent):
     def on_exit(self, fields: Mapping[str, Any]) -> None:
         """Record the exit code of the first failed rank, with which the batch system ends the job."""
         assert self.job is not None, "a process has ended"
-        code = 128 + signal_number(fields["signal"]) if fields["signal"] else int(fields["code"])
+        code = 128 + get_signal_number(fields["signal"]) if fields["signal"] else int(fields["code"])
         if code and fields["kind"] == RANK and not self.job.was_signaled:
             with contextlib.suppress(OSError):
                 if self._failed_path.stat().st_size == 0:

@@ -21,7 +21,7 @@ _UNLIMITED = 1 << 60
 
 def read_remaining() -> dict[str, int | None]:
     """Return the remaining ``files``, ``processes`` (``ulimit -u``), ``tasks`` (``pids.max``), ``memory`` (bytes)."""
-    tasks = _minimum(_remaining(group / "pids.max", group / "pids.current") for group in _groups("pids"))
+    tasks = _find_minimum(_get_remaining(group / "pids.max", group / "pids.current") for group in _list_groups("pids"))
     processes, memory = count_free_processes(), read_free_memory()
     return {"files": count_free_files(), "processes": processes, "tasks": tasks, "memory": memory}
 
@@ -52,13 +52,14 @@ def count_free_processes() -> int | None:
 
 def read_free_memory() -> int | None:
     """Return the available bytes of memory, including reclaimable caches."""
-    amounts = [meminfo("MemAvailable")]
-    for group in _groups("memory"):
+    amounts = [read_meminfo("MemAvailable")]
+    for group in _list_groups("memory"):
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            if (remaining := _remaining(group / limit, group / used)) is not None:
+            if (remaining := _get_remaining(group / limit, group / used)) is not None:
                 # A group counts cached files as used but reclaims them first.
-                amounts.append(remaining + (_read(group / "memory.stat", "inactive_file", "total_inactive_file") or 0))
-    return _minimum(amounts)
+                cached = _read_number(group / "memory.stat", "inactive_file", "total_inactive_file")
+                amounts.append(remaining + (cached or 0))
+    return _find_minimum(amounts)
 
 
 def read_memory_limit() -> int | None:
@@ -66,24 +67,24 @@ def read_memory_limit() -> int | None:
 
     ``read_memory_limit() - read_free_memory()`` is in use.
     """
-    amounts = [meminfo("MemTotal")]
-    for group in _groups("memory"):
-        amounts += [_remaining(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
-    return _minimum(amounts)
+    amounts = [read_meminfo("MemTotal")]
+    for group in _list_groups("memory"):
+        amounts += [_get_remaining(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
+    return _find_minimum(amounts)
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def meminfo(name: str) -> int | None:
+def read_meminfo(name: str) -> int | None:
     """Return the bytes that the kernel reports under this name, such as "MemTotal"."""
-    value = _read(_PROC / "meminfo", name)
+    value = _read_number(_PROC / "meminfo", name)
     return None if value is None else value * 1024  # proc_meminfo(5): "kB" is 1024 bytes
 
 
-def _read(path: Path, *names: str) -> int | None:
+def _read_number(path: Path, *names: str) -> int | None:
     """Return the number after the first of ``names`` in a file of lines "name number" or "name: number kB"."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in path.read_text(encoding="ascii").splitlines():
@@ -93,7 +94,7 @@ def _read(path: Path, *names: str) -> int | None:
     return None
 
 
-def _groups(controller: str) -> Iterator[Path]:
+def _list_groups(controller: str) -> Iterator[Path]:
     """Yield the folders of this process's control groups with ``controller``, the innermost first.
 
     A container may see its own group as the root group (cgroup_namespaces(7)).
@@ -108,15 +109,15 @@ def _groups(controller: str) -> Iterator[Path]:
             yield from (folder for folder in (group, *group.parents) if folder == root or root in folder.parents)
 
 
-def _remaining(limit_path: Path, used_path: Path | None = None) -> int | None:
-    """Return the limit of a control group minus what it uses; None without a limit."""
+def _get_remaining(limit_path: Path, used_path: Path | None = None) -> int | None:
+    """Return the limit of a control group minus its usage, or None if it has no limit."""
     with contextlib.suppress(OSError, ValueError):  # "max" is not a number
         if (limit := int(limit_path.read_text())) < _UNLIMITED:
             return max(0, limit - (int(used_path.read_text()) if used_path else 0))
     return None
 
 
-def _minimum(amounts: Iterable[int | None]) -> int | None:
+def _find_minimum(amounts: Iterable[int | None]) -> int | None:
     return min((amount for amount in amounts if amount is not None), default=None)
 
 
@@ -126,22 +127,22 @@ def _minimum(amounts: Iterable[int | None]) -> int | None:
 def count_oom_kills() -> dict[str, int]:
     """Return the readable counters of out-of-memory kills: {source: count}, the narrowest scope first."""
     names = ("memory.events", "memory.oom_control")
-    sources = [("The control group", group / name) for group in _groups("memory") for name in names]
+    sources = [("The control group", group / name) for group in _list_groups("memory") for name in names]
     sources += [("The host's control group", _GROUPS / "memory.events"), ("The kernel", _PROC / "vmstat")]
     counts: dict[str, int] = {}
     for source, path in sources:
-        if (count := _read(path, "oom_kill")) is not None:
+        if (count := _read_number(path, "oom_kill")) is not None:
             counts.setdefault(source, count)
     return counts
 
 
-def describe_oom_kills(earlier: dict[str, int]) -> str:
-    """Return one sentence if a counter has grown since ``earlier`` or memory is nearly full, else ""."""
+def describe_oom_kills(old_counts: dict[str, int]) -> str:
+    """Return one sentence if a counter is above its value in ``old_counts`` or memory is nearly full, else ""."""
     for source, count in count_oom_kills().items():
-        if (kill_count := count - earlier.get(source, count)) > 0:
+        if (kill_count := count - old_counts.get(source, count)) > 0:
             subject = f"{kill_count} process{'es' if kill_count > 1 else ''}"
             return f"{source} reports {subject} killed for lack of memory since the start."
-    available, total = meminfo("MemAvailable"), meminfo("MemTotal")
+    available, total = read_meminfo("MemAvailable"), read_meminfo("MemTotal")
     if available is not None and total is not None and available < 0.02 * total:
         return f"Only {available // 2**20} MB of {total // 2**20} MB of memory is free."
     return ""

@@ -101,7 +101,7 @@ class Job:
         self._warned_pids: set[int] = set()
         self._sampler: Sampler | None = None
         #: The pending requests for stacks, by rank.
-        self._stacks: dict[int, StackRequest] = {}
+        self._stack_requests: dict[int, StackRequest] = {}
         #: The GPUs of ranks that a launcher starts.
         self._launcher_gpus: dict[int, str] = {}
 
@@ -224,7 +224,7 @@ class Job:
                 child.is_reported = True
                 self._channels.drain_all()
                 returncode = child.popen.wait()
-                code, name = (returncode, None) if returncode >= 0 else (None, processes.signal_name(-returncode))
+                code, name = (returncode, None) if returncode >= 0 else (None, processes.get_signal_name(-returncode))
                 evidence = headroom.describe_oom_kills(self._oom_kills) if name == "KILL" else ""
                 outcome = {"code": code, "signal": name, "evidence": evidence}
                 exits.append({"kind": child.kind, "process": child.number, **outcome})
@@ -233,7 +233,7 @@ class Job:
     @property
     def needs_polling(self) -> bool:
         """Whether the last output of an exited process or a response with stacks is expected soon."""
-        return bool(self._stacks) or any(child.ended_at and not child.is_reported for child in self._children)
+        return bool(self._stack_requests) or any(child.ended_at and not child.is_reported for child in self._children)
 
     @property
     def has_unreported_exits(self) -> bool:
@@ -245,7 +245,7 @@ class Job:
         """Whether a process was ever started here."""
         return bool(self._children)
 
-    def _find_running(self) -> list[Child]:
+    def _list_running(self) -> list[Child]:
         return [child for child in self._children if child.popen.poll() is None]
 
     def _find_pids(self, running: dict[int, processes.ProcessEntry] | None = None) -> set[int]:
@@ -255,7 +255,7 @@ class Job:
     def find_living(self) -> set[int]:
         """Return every living process of the job, except its services, which end with it."""
         running = processes.read_table()
-        services = [child.popen.pid for child in self._find_running() if child.open_input]
+        services = [child.popen.pid for child in self._list_running() if child.open_input]
         return self._find_pids(running) - processes.find_descendants(services, running)
 
     def _on_alive(self, _fields: Fields) -> Reply:
@@ -264,7 +264,7 @@ class Job:
 
     def _on_stuck(self, _fields: Fields) -> Reply:
         # The main thread of a process may have exited while other threads are still blocked.
-        running = [child.popen.pid for child in self._find_running()]
+        running = [child.popen.pid for child in self._list_running()]
         return {"pids": processes.find_stuck({*self.find_living(), *running})}
 
     def _on_drain(self, _fields: Fields) -> Reply:
@@ -282,20 +282,20 @@ class Job:
         """Return the resource usage of ranks and this host (see ``node.resources``), or None until a sample is due."""
         if self.get_sample_delay(time.monotonic()) > 0 or self._sampler is None:
             return None
-        running = self._find_running()
+        running = self._list_running()
         ranks = {child.number: child for child in running if child.kind == RANK}
         launchers = [child.popen.pid for child in running if child.kind != RANK and not child.open_input]
         gpus = {**self._launcher_gpus, **{rank: child.gpus for rank, child in ranks.items()}}
         return self._sampler.sample({rank: child.popen.pid for rank, child in ranks.items()}, launchers, gpus)
 
     def _on_stacks(self, fields: Fields) -> None:
-        self._stacks = {int(rank): StackRequest(self.run.path, int(rank)) for rank in fields["ranks"]}
+        self._stack_requests = {int(rank): StackRequest(self.run.path, int(rank)) for rank in fields["ranks"]}
 
     def take_stacks(self) -> dict[str, dict[str, Any]]:
         """Return the ``stacks.StackDump`` of each rank that has responded since the last call, as data."""
-        dumps = {rank: dump for rank, request in self._stacks.items() if (dump := request.poll()) is not None}
+        dumps = {rank: dump for rank, request in self._stack_requests.items() if (dump := request.poll()) is not None}
         for rank in dumps:
-            del self._stacks[rank]
+            del self._stack_requests[rank]
         return {str(rank): asdict(dump) for rank, dump in dumps.items()}
 
     def _on_profile(self, fields: Fields) -> None:
@@ -333,7 +333,7 @@ class Job:
         """
         number = _SIGNALS[name]
         self.was_signaled = True
-        rank_pids = [child.popen.pid for child in self._find_running() if child.kind == RANK]
+        rank_pids = [child.popen.pid for child in self._list_running() if child.kind == RANK]
         if target == "ranks" and rank_pids:
             for pid in rank_pids:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -349,7 +349,7 @@ class Job:
 
     def warn_ranks(self) -> None:
         """Send USR1 once to each rank that handles it."""
-        rank_pids = [child.popen.pid for child in self._find_running() if child.kind == RANK]
+        rank_pids = [child.popen.pid for child in self._list_running() if child.kind == RANK]
         ranks = rank_pids or processes.find_workers(self._find_pids())
         pids = [pid for pid in ranks if pid not in self._warned_pids and processes.has_handler(pid, signal.SIGUSR1)]
         self._warned_pids.update(pids)
@@ -381,7 +381,7 @@ class Job:
     def _discard(self) -> None:
         """Empty full pipes, and reap zombies."""
         self._channels.discard_all()
-        self._find_running()
+        self._list_running()
 
     def clean_up(self, remove: Callable[[Path], None] | None) -> None:
         """Reap killed processes, and remove the private folder and, with ``remove``, the copied one."""

@@ -25,7 +25,10 @@ from typing import Any
 from distdl_jupyter import permissions
 from distdl_jupyter.node import data_cache
 
+#: The range of the ports, without its end.
 MIN_PORT, MAX_PORT = 20_000, 32_000
+#: Maximum number of ports in use that are tried.
+_SPARE_TRIES = 400
 
 
 class Ports:
@@ -36,20 +39,20 @@ class Ports:
 
     def reserve(self, count: int, address: str) -> list[int]:
         """Return ``count`` more ports that are free on ``address``. Raises OSError."""
-        return [self._reserve_one(address) for _ in range(count)]
-
-    def _reserve_one(self, address: str) -> int:
-        folder = get_lock_folder("ports")
+        folder, ports = get_lock_folder("ports"), list[int]()
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        for port in random.sample(range(MIN_PORT, MAX_PORT), 400):
+        for port in random.sample(range(MIN_PORT, MAX_PORT), count + _SPARE_TRIES):
+            if len(ports) == count:
+                return ports
             fd = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # On a host without IPv6, binding fails with another error.
-                is_used = _bind_error(socket.AF_INET6, "::1", port) == errno.EADDRINUSE
-                if not is_used and _bind_error(family, address, port) is None:
+                is_used = _find_bind_error(socket.AF_INET6, "::1", port) == errno.EADDRINUSE
+                if not is_used and _find_bind_error(family, address, port) is None:
                     self._fds.append(fd)
-                    return port
+                    ports.append(port)
+                    continue
             os.close(fd)
         raise OSError(f"No free TCP port between {MIN_PORT} and {MAX_PORT} was found on {address}.")
 
@@ -70,7 +73,7 @@ def get_lock_folder(lock_type: str) -> Path:
         return permissions.make_private(locks / f"{lock_type}-{socket.gethostname()}")
 
 
-def _bind_error(family: socket.AddressFamily, host: str, port: int) -> int | None:
+def _find_bind_error(family: socket.AddressFamily, host: str, port: int) -> int | None:
     """Return the error number if binding fails, else None."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:

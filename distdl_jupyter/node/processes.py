@@ -81,10 +81,10 @@ def find_marked(pids: Iterable[int], marks: Mapping[str, str]) -> list[int]:
     required = {f"{name}={value}".encode() for name, value in marks.items()}
     if _PROC.is_dir():
         return [pid for pid in pids if required <= set(read_file(pid, "environ").split(b"\0"))]
-    return [pid for pid in pids if marks.items() <= dict(_from_psutil(pid, "environ", {})).items()]
+    return [pid for pid in pids if marks.items() <= dict(_call_psutil(pid, "environ", {})).items()]
 
 
-def _from_psutil(pid: int, method: str, default: Any) -> Any:
+def _call_psutil(pid: int, method: str, default: Any) -> Any:
     """Return what a method of psutil's process returns, ``default`` if the process has exited or is not readable."""
     import psutil
 
@@ -135,7 +135,7 @@ def find_workers(pids: Iterable[int]) -> list[int]:
         if _PROC.is_dir():
             argv = read_file(pid, "cmdline").decode(errors="replace").split("\0")
         else:
-            argv = _from_psutil(pid, "cmdline", [])
+            argv = _call_psutil(pid, "cmdline", [])
         if any(tuple(argv[index : index + 2]) == _WORKER for index in range(1, 5)):
             ranks.append(pid)
     return ranks
@@ -201,7 +201,7 @@ def identify_boot() -> str:
 def make_mark() -> str:
     """Return a permanent identifier of this process as JSON: host, boot id, pid and start time."""
     host, _, boot_id = identify_boot().partition("/")
-    return json.dumps({"host": host, "boot": boot_id, "pid": os.getpid(), "started": _start_time(os.getpid())})
+    return json.dumps({"host": host, "boot": boot_id, "pid": os.getpid(), "started": _read_start_time(os.getpid())})
 
 
 def _parse_mark(text: str) -> tuple[str, str, int, int]:
@@ -225,7 +225,7 @@ def find_other_host(text: str) -> str:
 def has_ended(text: str) -> bool:
     """Return whether the process that wrote a mark has provably exited (this host and boot only)."""
     _host, _boot_id, pid, started = _parse_mark(text)
-    return bool(started) and (_start_time(pid) != started or read_stat(pid)[:1] == [b"Z"])
+    return bool(started) and (_read_start_time(pid) != started or read_stat(pid)[:1] == [b"Z"])
 
 
 def signal_marked(text: str, number: int) -> bool:
@@ -237,7 +237,7 @@ def signal_marked(text: str, number: int) -> bool:
         # The descriptor refers to this process even if its pid is reused.
         process = os.pidfd_open(pid)
         try:
-            if _start_time(pid) == started:
+            if _read_start_time(pid) == started:
                 signal.pidfd_send_signal(process, number)
                 return True
         finally:
@@ -245,7 +245,7 @@ def signal_marked(text: str, number: int) -> bool:
     return False
 
 
-def _start_time(pid: int) -> int:
+def _read_start_time(pid: int) -> int:
     """Return the start time of a process in clock ticks since boot, or 0 if it cannot be read."""
     fields = read_stat(pid)
     return int(fields[19]) if fields else 0  # field 22
@@ -283,7 +283,7 @@ def kill_job(job: str, timeout: float = 5.0, *, orphans: bool = False) -> set[in
     return kill_all(lambda: find_job_pids({MARK: job}, orphans=orphans), timeout)
 
 
-def signal_name(number: int) -> str:
+def get_signal_name(number: int) -> str:
     """Return ``"KILL"`` for 9; the number itself if it has no name."""
     try:
         return signal.Signals(number).name.removeprefix("SIG")
@@ -291,7 +291,7 @@ def signal_name(number: int) -> str:
         return str(number)
 
 
-def signal_number(name: str) -> int:
-    """Return 9 for ``"KILL"`` (the inverse of ``signal_name``); 0 for an unknown signal."""
+def get_signal_number(name: str) -> int:
+    """Return 9 for ``"KILL"`` (the inverse of ``get_signal_name``); 0 for an unknown signal."""
     number: int | None = getattr(signal, f"SIG{name}", None)
     return number or (int(name) if name.isdigit() else 0)

@@ -37,7 +37,7 @@ _INFINIBAND = Path("/sys/class/infiniband")
 _MAX_TIME_FRACTION = 0.002
 #: Bytes of a sector in proc_diskstats(5), and of a word in the counters of InfiniBand ports.
 _SECTOR_BYTES, _WORD_BYTES = 512, 4
-_TICKS = os.sysconf("SC_CLK_TCK")
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -59,7 +59,7 @@ class Sampler:
         self._trees_due_at = 0.0
         self._usage: dict[int, _Usage] = {}
         #: Resident bytes of each child process that are already counted for its parent.
-        self._shared: dict[int, int] = {}
+        self._shared_bytes: dict[int, int] = {}
         self._counters: dict[str, float] = {}
         self._gpus: devices.GpuSampler | None = None
 
@@ -74,8 +74,8 @@ class Sampler:
         self.due_at = max(self.due_at + SAMPLE_SECONDS, now + SAMPLE_SECONDS / 2)
         if now >= self._trees_due_at or not pids.keys() <= self._trees.keys():
             self._find_trees(pids, launchers)
-        before, self._usage = self._usage, {}
-        ranks = {str(rank): self._sample_rank(rank, before, seconds) for rank in self._trees}
+        previous, self._usage = self._usage, {}
+        ranks = {str(rank): self._sample_rank(rank, previous, seconds) for rank in self._trees}
         sample: dict[str, Any] = {
             "t": time.time(),
             "node": self._sample_node(seconds),
@@ -84,7 +84,7 @@ class Sampler:
         if self._gpus is None:
             self._gpus = devices.GpuSampler(gpus)
             present, missing = self._gpus.describe()
-            about = {"host": socket.gethostname(), "cores": headroom.cores(), "gpus": present, "no_gpus": missing}
+            about = {"host": socket.gethostname(), "cores": headroom.count_cores(), "gpus": present, "no_gpus": missing}
             sample["about"] = about
         return {**sample, "gpus": self._gpus.sample()}
 
@@ -102,27 +102,27 @@ class Sampler:
                     roots.setdefault(int(ranks[0]), pid)
         self._trees = {rank: processes.find_descendants([pid], running) for rank, pid in roots.items()}
         children = {pid for rank, tree in self._trees.items() for pid in tree if pid != roots[rank]}
-        self._shared = {pid: _read_shared(pid) for pid in children}
+        self._shared_bytes = {pid: _read_shared(pid) for pid in children}
         elapsed = time.monotonic() - start
         self._trees_due_at = start + max(SAMPLE_SECONDS / 2, elapsed / _MAX_TIME_FRACTION)
 
-    def _sample_rank(self, rank: int, before: Mapping[int, _Usage], seconds: float) -> list[float | None] | None:
+    def _sample_rank(self, rank: int, previous: Mapping[int, _Usage], seconds: float) -> list[float | None] | None:
         """Return percent of a core since the last sample and resident bytes, or None if all processes have exited."""
         tree = {pid: usage for pid in self._trees[rank] if (usage := _read_usage(pid)) is not None}
         self._usage |= tree
         if not tree:
             return None
-        measured = [pid for pid, usage in tree.items() if pid in before and before[pid].started == usage.started]
-        cpu = sum(tree[pid].cpu - before[pid].cpu for pid in measured)
-        memory = sum(max(0, usage.memory - self._shared.get(pid, 0)) for pid, usage in tree.items())
+        measured = [pid for pid, usage in tree.items() if pid in previous and previous[pid].started == usage.started]
+        cpu = sum(tree[pid].cpu - previous[pid].cpu for pid in measured)
+        memory = sum(max(0, usage.memory - self._shared_bytes.get(pid, 0)) for pid, usage in tree.items())
         return [round(100 * cpu / seconds, 1) if measured and seconds > 0 else None, memory]
 
     def _sample_node(self, seconds: float) -> dict[str, float | None]:
         limit, available = headroom.read_memory_limit(), headroom.read_free_memory()
-        before, self._counters = self._counters, {**_read_cpu(), **_read_disk(), **_read_network()}
+        previous, self._counters = self._counters, {**_read_cpu(), **_read_disk(), **_read_network()}
         rates: dict[str, float | None] = dict.fromkeys(("cpu", "disk_read", "disk_written", "received", "sent"))
-        for name in self._counters.keys() & before.keys():
-            rate = max(0.0, self._counters[name] - before[name]) / max(seconds, 1e-9)
+        for name in self._counters.keys() & previous.keys():
+            rate = max(0.0, self._counters[name] - previous[name]) / max(seconds, 1e-9)
             rates[name] = round(100 * rate, 1) if name == "cpu" else round(rate)
         memory = None if limit is None or available is None else max(0, limit - available)
         return {"cpu": rates.pop("cpu"), "memory": memory, "limit": limit, **rates}
@@ -136,7 +136,8 @@ def _read_usage(pid: int) -> _Usage | None:
         # number of resident pages, which is 0 in an exiting process.
         if not fields or fields[0] in (b"Z", b"X") or fields[21] == b"0":
             return None
-        return _Usage(int(fields[19]), (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE_BYTES)
+        cpu_seconds = (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        return _Usage(int(fields[19]), cpu_seconds, int(fields[21]) * _PAGE_BYTES)
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
@@ -169,7 +170,7 @@ def _read_cpu() -> dict[str, float]:
     """Return the busy time of all cores of the host in seconds (proc_stat(5))."""
     for line in _read_lines(_PROC / "stat")[:1]:
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, line.split()[1:9])
-        return {"cpu": (user + nice + system + irq + softirq + steal) / _TICKS}
+        return {"cpu": (user + nice + system + irq + softirq + steal) / _TICKS_PER_SECOND}
     return {}
 
 

@@ -137,10 +137,10 @@ class QueuePosition(NamedTuple):
     problem: str = ""
 
 
-def machine_limits() -> dict[str, float]:
+def measure_limits() -> dict[str, float]:
     """Return the number of ``cores`` and bytes of ``memory`` of this machine."""
     memory = headroom.read_memory_limit()
-    return {"cores": headroom.cores(), **({"memory": memory} if memory is not None else {})}
+    return {"cores": headroom.count_cores(), **({"memory": memory} if memory is not None else {})}
 
 
 # the order of starts: first come, first served; pure functions --------------------------------------
@@ -151,14 +151,14 @@ def order_jobs(waiting: Iterable[QueueEntry]) -> list[QueueEntry]:
 
     Each user keeps the positions that the user's jobs have by time, and fills them in order of priority, then time.
     """
-    jobs_by_time, by_user = sorted(waiting, key=_time_key), defaultdict[int, list[QueueEntry]](list)
+    jobs_by_time, by_user = sorted(waiting, key=_get_time_key), defaultdict[int, list[QueueEntry]](list)
     for job in jobs_by_time:
         by_user[job.uid].append(job)
     ordered = {uid: iter(sorted(jobs, key=lambda job: -job.priority)) for uid, jobs in by_user.items()}
     return [next(ordered[job.uid]) for job in jobs_by_time]
 
 
-def _time_key(job: QueueEntry) -> tuple[int, str]:
+def _get_time_key(job: QueueEntry) -> tuple[int, str]:
     return job.queued_at, job.key
 
 
@@ -228,7 +228,7 @@ def schedule(
 # all files ---------------------------------------------------------------------------------------
 
 
-def queue_directory() -> Path:
+def find_queue_directory() -> Path:
     """Return the parent of all users' folders; a private folder if the machine has no suitable one."""
     if override := os.environ.get(FOLDER_VARIABLE):
         return Path(override)
@@ -254,12 +254,12 @@ def read_entries() -> list[QueueEntry]:
                         names = [item.name for item in itertools.islice(items, remaining)]
                     remaining = remaining and remaining - len(names)
                     jobs += [_read_file(folder, name, uid) for name in filter(_FILE_NAME.fullmatch, names)]
-    return sorted(filter(None, jobs), key=_time_key)
+    return sorted(filter(None, jobs), key=_get_time_key)
 
 
 def _find_folders() -> dict[int, list[str]]:
     """Return the folders of each user: usually one; a second one has a suffix."""
-    directory, folders = queue_directory(), defaultdict[int, list[str]](list)
+    directory, folders = find_queue_directory(), defaultdict[int, list[str]](list)
     with contextlib.suppress(OSError):
         device = directory.stat().st_dev
         with os.scandir(directory) as items:
@@ -302,7 +302,7 @@ def _parse(data: bytes, name: str, uid: int) -> QueueEntry | None:
             return None
         fields = json.loads(newest[17:])
         candidates, amounts = fields["among"], fields["amounts"]
-        if fields["boot"] != _boot_id() or not isinstance(candidates, list) or len(candidates) > _MAX_DEVICES:
+        if fields["boot"] != _get_boot_id() or not isinstance(candidates, list) or len(candidates) > _MAX_DEVICES:
             return None
         devices = tuple(_sanitize(device, _MAX_DEVICE_CHARS) for device in candidates)
         valid_amounts = {key: _clamp(amounts[key], _MAX_AMOUNT) for key in ("cores", "memory") if key in amounts}
@@ -311,7 +311,7 @@ def _parse(data: bytes, name: str, uid: int) -> QueueEntry | None:
             uid=uid,
             job=_sanitize(fields["job"], _MAX_JOB_CHARS),
             name=_sanitize(fields["name"], _MAX_NAME_CHARS),
-            user=_user_name(uid),
+            user=_get_user_name(uid),
             is_own=uid == os.geteuid(),
             state=fields["state"] if fields["state"] in (CLAIMING, HOLDING) else WAITING,
             queued_at=int(_clamp(fields["number"], _MAX_NUMBER)),
@@ -336,14 +336,14 @@ def _sanitize(value: object, max_chars: int) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _user_name(uid: int) -> str:
+def _get_user_name(uid: int) -> str:
     try:
         return _sanitize(pwd.getpwuid(uid).pw_name, _MAX_NAME_CHARS)
     except KeyError:
         return f"user {uid}"
 
 
-def _boot_id() -> str:
+def _get_boot_id() -> str:
     return processes.identify_boot().partition("/")[2]
 
 
@@ -353,13 +353,13 @@ _ON_LINUX: bool = os.uname().sysname == "Linux"
 #: F_OFD_GETLK and F_OFD_SETLK of fcntl(2): locks that belong to an open file, not to a process. Python has these names
 #: only if the C library does.
 _GET_LOCK, _SET_LOCK = 36, 37
-_FLOCK = "hhqqi4x"
+_LOCK_FORMAT = "hhqqi4x"
 
 
 def _lock(fd: int, lock_type: int) -> None:
     """Acquire (F_WRLCK) or release (F_UNLCK) the write lock of a file. Raises OSError if it is held elsewhere."""
     if _ON_LINUX:
-        fcntl.fcntl(fd, _SET_LOCK, struct.pack(_FLOCK, lock_type, os.SEEK_SET, 0, 0, 0))
+        fcntl.fcntl(fd, _SET_LOCK, struct.pack(_LOCK_FORMAT, lock_type, os.SEEK_SET, 0, 0, 0))
     else:
         fcntl.flock(fd, fcntl.LOCK_UN if lock_type == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -367,8 +367,8 @@ def _lock(fd: int, lock_type: int) -> None:
 def _is_locked(fd: int) -> bool:
     """Return whether the write lock of a file is held. Linux can query it without acquiring a lock."""
     if _ON_LINUX:
-        result = fcntl.fcntl(fd, _GET_LOCK, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
-        return bool(struct.unpack(_FLOCK, result)[0] == fcntl.F_WRLCK)
+        result = fcntl.fcntl(fd, _GET_LOCK, struct.pack(_LOCK_FORMAT, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+        return bool(struct.unpack(_LOCK_FORMAT, result)[0] == fcntl.F_WRLCK)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -388,7 +388,7 @@ class QueueSlot:
     def __init__(self, job: str, name: str, queued_at: int | None = None) -> None:
         now = int(time.monotonic() * 1e6)
         self._fields: dict[str, Any] = {
-            "boot": _boot_id(),
+            "boot": _get_boot_id(),
             "job": job[:_MAX_JOB_CHARS],
             "name": name[:_MAX_NAME_CHARS],
             # A time from before a reboot is meaningless.
@@ -435,7 +435,7 @@ class QueueSlot:
                 self._position = self._acquire_if_free(request)
         except OSError as error:
             # Keep the position when the disk is full or the folder was just deleted.
-            problem = f"Cannot write to the queue in {queue_directory()}: {error.strerror or error}."
+            problem = f"Cannot write to the queue in {find_queue_directory()}: {error.strerror or error}."
         if problem:
             self._position = QueuePosition(self._key, 1, 1, queued_at=self._fields["number"], problem=problem)
         self._read_at = time.monotonic()
@@ -451,7 +451,7 @@ class QueueSlot:
             self._key, uid, saved["number"], request, priority=saved["priority"], blocked=saved["blocked"], is_own=True
         )
         late_users = {user for user, (since, _) in self._ready.items() if now - since > _RESERVATION_SECONDS}
-        positions = schedule([*jobs, entry], machine_limits(), late_users)
+        positions = schedule([*jobs, entry], measure_limits(), late_users)
         users, ready = {job.key: job.uid for job in (*jobs, entry)}, defaultdict[int, set[str]](set)
         for position in positions:
             if position.can_start:
@@ -463,12 +463,12 @@ class QueueSlot:
         position = next(position for position in positions if position.key == self._key)
         listed_keys = {*(entry.key for entry in holders[:_MAX_RUNNING]), *position.holders}
         listed_entries = tuple(entry for entry in jobs if entry.key in listed_keys)
-        position = position._replace(queued_at=saved["number"], entries=listed_entries, problem=_find_loss())
+        position = position._replace(queued_at=saved["number"], entries=listed_entries, problem=_find_blocking_reason())
         if not position.can_start or position.problem:
             return position
         self._write({"state": CLAIMING, "gpus": [request.candidates.index(gpu) for gpu in position.gpus]})
         holders = [entry for entry in read_entries() if entry.key != self._key and entry.has_resources]
-        limits = machine_limits()
+        limits = measure_limits()
         used = {gpu for entry in holders for gpu in entry.gpus}
         if used.isdisjoint(position.gpus) and all(
             sum(entry.request.amounts.get(name, 0) for entry in holders) + amount <= limits.get(name, math.inf)
@@ -530,7 +530,7 @@ class QueueSlot:
 
     def _create(self, content: bytes) -> None:
         """Create the file, locked and written before any other process can open it."""
-        folder = _user_folder()
+        folder = _make_user_folder()
         temporary = folder / f".{secrets.token_hex(8)}"
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -553,9 +553,9 @@ def _write_all(fd: int, content: bytes, offset: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _user_folder() -> Path:
+def _make_user_folder() -> Path:
     """Return this user's folder; create it if necessary. Raises OSError."""
-    directory, uid = queue_directory(), os.geteuid()
+    directory, uid = find_queue_directory(), os.geteuid()
     if os.environ.get(FOLDER_VARIABLE) and not directory.exists():
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(0o1777)
@@ -574,12 +574,12 @@ def _user_folder() -> Path:
         except OSError:
             (temporary / _BLOCKED_FILE).unlink(missing_ok=True)
             temporary.rmdir()
-    owner = _user_name((directory / f"{_PREFIX}{uid}").lstat().st_uid)
+    owner = _get_user_name((directory / f"{_PREFIX}{uid}").lstat().st_uid)
     reason = f"{owner} owns the folders named after your user id. Ask an administrator to remove {_PREFIX}{uid}*"
     raise FileExistsError(errno.EEXIST, reason, str(directory))
 
 
-def _find_loss() -> str:
+def _find_blocking_reason() -> str:
     """Return why jobs cannot start after a deletion of files, or "" if they can."""
     for path in (Path(folder, _BLOCKED_FILE) for folder in _find_folders().get(os.geteuid(), ())):
         with contextlib.suppress(OSError, ValueError):

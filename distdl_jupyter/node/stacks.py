@@ -19,12 +19,12 @@ from typing import Any
 from distdl_jupyter.node import processes
 
 #: Timeout in seconds for a response.
-TIMEOUT = 5.0
+TIMEOUT_SECONDS = 5.0
 #: Seconds without new output after which a response is complete.
 _QUIET_SECONDS = 0.15
 #: Seconds to wait after the stacks for the line with the last collective operations.
 _COLLECTIVES_TIMEOUT = 1.0
-_COLLECTIVES = '{"collectives": '
+_COLLECTIVES_PREFIX = '{"collectives": '
 #: Maximum bytes read of a response; a hundred threads with deep stacks need far less.
 _MAX_BYTES = 2_000_000
 _STATES = {"R": "running", "S": "sleeping", "D": "waiting for a device", "T": "stopped", "t": "stopped by a debugger"}
@@ -96,7 +96,7 @@ class StackRequest:
         now, size = time.monotonic(), _read_size(self._path)
         if size != self._size:
             self._size, self._grew_at = size, now
-        is_late = now - self._started_at > TIMEOUT
+        is_late = now - self._started_at > TIMEOUT_SECONDS
         if not is_late and (size <= self._offset or now - self._grew_at < _QUIET_SECONDS):
             return None
         text = ""
@@ -105,7 +105,7 @@ class StackRequest:
             text = file.read(_MAX_BYTES).decode("utf-8", errors="replace")
         main = str(self._about.get("main") or "hread 0x")
         is_complete = text.endswith("\n") and (main in text or now - self._grew_at > 1.0)
-        has_collectives = not self._about.get("collectives") or f"\n{_COLLECTIVES}" in text
+        has_collectives = not self._about.get("collectives") or f"\n{_COLLECTIVES_PREFIX}" in text
         if text and (is_late or (is_complete and (has_collectives or now - self._grew_at > _COLLECTIVES_TIMEOUT))):
             return self._build_dump(text)
         if not is_late:
@@ -113,16 +113,16 @@ class StackRequest:
         if sys.platform == "linux" and self._has_ended(int(self._about["pid"])):
             return self._build_dump(missing=_ENDED_MESSAGE)
         state = f"; its process is {self._state}" if self._state else ""
-        return self._build_dump(missing=f"No response within {TIMEOUT:.0f} s{state}.")
+        return self._build_dump(missing=f"No response within {TIMEOUT_SECONDS:.0f} s{state}.")
 
     def _build_dump(self, text: str = "", missing: str = "") -> StackDump:
         """Return the response with stacks and collective operations separated."""
         lines, collectives = text.splitlines(keepends=True), list[dict[str, Any]]()
         for line in lines:
-            if line.startswith(_COLLECTIVES):
+            if line.startswith(_COLLECTIVES_PREFIX):
                 with contextlib.suppress(ValueError, TypeError):
                     collectives = [row for row in json.loads(line)["collectives"] if isinstance(row, dict)]
-        stacks = "".join(line for line in lines if not line.startswith(_COLLECTIVES))
+        stacks = "".join(line for line in lines if not line.startswith(_COLLECTIVES_PREFIX))
         return StackDump(stacks, missing, self._state, self._about, collectives)
 
 

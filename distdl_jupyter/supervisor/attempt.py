@@ -152,7 +152,7 @@ class Attempt:
         recorder.flush()
         if exit_.code == 0 and not evidence and recorder.view.ranks[exit_.rank].ok is None:
             # A rank without a reported result may still have succeeded.
-            if exit_.rank in recorder.replaced_programs:
+            if exit_.rank in recorder.replaced_ranks:
                 evidence = "Another program replaced it (os.exec)."
             elif recorder.folder.get_result_path(exit_.rank).exists():
                 evidence = "Its result is saved."
@@ -190,14 +190,14 @@ class Attempt:
                 recorder.record_state(State.STARTING)
         if recorder.view.state is not State.STARTING:
             return
-        connected, ready = len(recorder.connected), len(recorder.ready)
+        connected, ready = len(recorder.connected_ranks), len(recorder.ready_ranks)
         if connected == total:
             self._all_connected_at = min(self._all_connected_at, time.monotonic())
         if ready == total or self._is_assumed_training():
             recorder.record_phase("train")
             recorder.record_state(State.RUNNING)
-        elif recorder.in_rendezvous:
-            missing = [rank for rank in range(total) if rank not in recorder.ready | recorder.in_rendezvous]
+        elif recorder.rendezvous_ranks:
+            missing = [rank for rank in range(total) if rank not in recorder.ready_ranks | recorder.rendezvous_ranks]
             recorder.record_phase("rendezvous", f"waiting for {ranks(missing)}" if missing else "")
         else:
             recorder.record_phase("start", f"{connected} of {plural(total, 'process')}")
@@ -210,13 +210,13 @@ class Attempt:
         if any(rank.lines > rank.error_lines for rank in self._recorder.view.ranks):
             self._printed_at = min(self._printed_at, now)
         is_late = now - self._printed_at > _PRINT_SECONDS or now - self._all_connected_at > _CONNECT_SECONDS
-        return is_late and not self._recorder.in_rendezvous
+        return is_late and not self._recorder.rendezvous_ranks
 
     def _serve_ranks(self) -> None:
         """Publish persistent ranks as soon as they listen, and stop them after too long without a request."""
         if self._spec.kind != "ranks":
             return
-        for rank in sorted(self._recorder.ready - self._published_ranks):
+        for rank in sorted(self._recorder.ready_ranks - self._published_ranks):
             self._published_ranks.add(rank)
             self._run.expose_endpoint(rank)
         now, limit = time.monotonic(), self._spec.idle_timeout_seconds

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Environment variable with the stall limit in seconds (0: never); by default the limit follows the job's pace.
 STALL_VARIABLE = "DISTDL_STALL_SECONDS"
 #: The minimum stall limit in seconds, and the limit while ranks import or the job's pace is unknown.
-_MIN_LIMIT, _DEFAULT_LIMIT = 60.0, 300.0
+_MIN_SECONDS, _DEFAULT_SECONDS = 60.0, 300.0
 #: Timeout in seconds for stacks that are requested because a rank failed. Then the other ranks are stopped.
 _FAILURE_SECONDS = 1.5
 #: The stall limit as a multiple of the longest pause so far.
@@ -65,7 +65,7 @@ class HangDetector:
         snapshot, now = self._poll_stacks(), time.monotonic()
         for rank, is_past_imports in self._recorder.take_activity().items():
             self._timer.on_activity(now, rank, is_past_imports=is_past_imports)
-        if not self._is_expected:
+        if not self._is_activity_expected:
             self._timer.pause(now)
         if self._stalled_at is not None:
             if self._timer.measure_silence(now) < now - self._stalled_at:
@@ -80,11 +80,11 @@ class HangDetector:
         self._check_hang(now)
 
     @property
-    def _is_expected(self) -> bool:
+    def _is_activity_expected(self) -> bool:
         """Whether activity is expected: not while queued, stopping, in torch.compile or waiting for a cell."""
         recorder = self._recorder
         return (
-            bool(recorder.connected)
+            bool(recorder.connected_ranks)
             and recorder.view.state in (State.STARTING, State.RUNNING)
             and recorder.view.stop is None
             and not recorder.is_waiting_for_cell
@@ -102,7 +102,7 @@ class HangDetector:
 
     def _check_hang(self, now: float) -> None:
         timeout = self._recorder.spec.hang_timeout_seconds
-        if timeout is None or self.hang_reason or not self._is_expected:
+        if timeout is None or self.hang_reason or not self._is_activity_expected:
             return
         if self._timer.measure_silence(now) > self._timer.extend_limit(timeout) and self.ensure_stacks("hang"):
             location = f": {self._stacks.sentence}" if self._stacks is not None and self._stacks.sentence else ""
@@ -125,10 +125,10 @@ class HangDetector:
 
     def ensure_stacks(self, reason: str) -> bool:
         """Collect stacks before the ranks are stopped. Return whether they are collected or unavailable."""
-        if self._recorder.connected and self._collected_for != reason:
+        if self._recorder.connected_ranks and self._collected_for != reason:
             self._collected_for = reason
             self.collect_stacks(reason)
-        return not self._recorder.connected or not self.pending_reason
+        return not self._recorder.connected_ranks or not self.pending_reason
 
     def finish(self) -> None:
         """Save the stacks collected so far, after the last rank has ended."""
@@ -151,7 +151,7 @@ class HangDetector:
         reason, self.pending_reason = self.pending_reason, ""
         folder, recorder = self._recorder.folder, self._recorder
         number = max([0, *stacks.list_numbers(folder), *(earlier.number for earlier in recorder.view.stacks)]) + 1
-        code, data = stacks.read_payload(folder), self._stacks_data(reason)
+        code, data = stacks.read_payload(folder), self._build_stacks_data(reason)
         texts = [(dump["text"], dump["about"]) for dump in data["ranks"].values()]
         data["sources"] = recorder.redactor.mask_data(stacks.read_sources(folder, code, texts))
         with contextlib.suppress(OSError):  # if the disk is full, still record where the ranks are
@@ -165,7 +165,7 @@ class HangDetector:
         recorder.write("stacks", number=number, why=reason, **ranks, collectives=table, finding=finding)
         return snapshot
 
-    def _stacks_data(self, reason: str) -> dict[str, Any]:
+    def _build_stacks_data(self, reason: str) -> dict[str, Any]:
         """Return the file of the collected stacks (see core.stacks), without the lines of the sources."""
         dumps: dict[str, Any] = {}
         collectives: dict[str, Any] = {}
@@ -238,14 +238,15 @@ class StallTimer:
 
     def extend_limit(self, seconds: float) -> float:
         """Return the limit ``seconds``, extended during imports, which a slow disk can delay."""
-        return seconds if self.has_begun else max(seconds, _DEFAULT_LIMIT)
+        return seconds if self.has_begun else max(seconds, _DEFAULT_SECONDS)
 
     @property
     def limit(self) -> float | None:
-        """The seconds without activity that count as a stall, None for never."""
+        """The seconds without activity that count as a stall, or None if no time does."""
         if self._limit is not None:
             return self.extend_limit(self._limit) if self._limit else None
-        return _DEFAULT_LIMIT if self._longest_pause is None else max(_MIN_LIMIT, _PAUSE_FACTOR * self._longest_pause)
+        pause = self._longest_pause
+        return _DEFAULT_SECONDS if pause is None else max(_MIN_SECONDS, _PAUSE_FACTOR * pause)
 
     def is_stalled(self, now: float) -> bool:
         """Return whether the limit is exceeded."""

@@ -99,7 +99,7 @@ class Launch:
         if not cluster.has_queue and not is_restart:
             recorder.record_state(State.PREPARING)
         self._check(cluster_options)
-        context, modules = self._context(), backend.modules(options)
+        context, modules = self._build_context(), backend.modules(options)
         # The job's packages are not installed yet, so their contents are not checked.
         context.modules = () if packages.find_missing_packages(spec) else modules
         context.programs, context.rank_ports = backend.programs(options), backend.rank_ports
@@ -202,7 +202,7 @@ class Launch:
         run = None
         if can_attach and handle is not None:
             with contextlib.suppress(DistDLError):
-                context = self._context()
+                context = self._build_context()
                 if self.cluster.has_agents and any(rank.pid is None for rank in recorder.view.ranks):
                     context.staging = self._stage(lambda: None)
                 run = self.cluster.attach(self._spec, handle["data"], context, history.positions)
@@ -236,11 +236,11 @@ class Launch:
         recorder.log(f"Data: {staging.summary}")
         return staging
 
-    def _context(self) -> Context:
+    def _build_context(self) -> Context:
         restart_count = self._recorder.view.restart_count
         return Context(
             self._folder,
-            self._job_environment(),
+            self._build_environment(),
             environment.select_for_local_ranks(os.environ),
             report=self._report_phase,
             note=self._recorder.record_notice,
@@ -281,7 +281,7 @@ class Launch:
         if (limit_reason := self._clock.get_limit_reason()) and self._recorder.view.state is not State.QUEUED:
             raise LaunchCanceled("time", limit_reason)
 
-    def _job_environment(self) -> dict[str, str]:
+    def _build_environment(self) -> dict[str, str]:
         """Return the environment variables of every rank: the job's marks and the user's variables."""
         spec, restart_count = self._spec, self._recorder.view.restart_count
         return {
@@ -387,7 +387,7 @@ class Predecessor:
                 self.name = f"{self._view.name} ({self.name})"
             new_events, self._cursor = events.read(self._folder.events, self._cursor)
         except (JobNotFound, FileNotFoundError):
-            raise self._cancel_reason("was removed") from None
+            raise self._make_cancellation("was removed") from None
         except OSError:
             return False
         for event in new_events:
@@ -396,14 +396,14 @@ class Predecessor:
         if state is State.CANCELED and self._view.reason.startswith(MOVED_PREFIX):
             self._follow_moved()
         elif state in _END_TEXTS:
-            raise self._cancel_reason(_END_TEXTS[state])
+            raise self._make_cancellation(_END_TEXTS[state])
         elif new_events or not self._folder.read_supervisor().is_dead:
             self._appear_deadline = None
         else:
             # If no process reads that job, it is never marked as lost, and this job would wait forever.
             self._appear_deadline = self._appear_deadline or time.monotonic() + _MOVE_SECONDS
             if time.monotonic() > self._appear_deadline and not resume.can_attach(self._folder):
-                raise self._cancel_reason("was lost because its supervisor is gone")
+                raise self._make_cancellation("was lost because its supervisor is gone")
         return state is State.COMPLETED
 
     def _follow_moved(self) -> None:
@@ -415,9 +415,9 @@ class Predecessor:
                     return
         self._appear_deadline = self._appear_deadline or time.monotonic() + _MOVE_SECONDS
         if time.monotonic() > self._appear_deadline:
-            raise self._cancel_reason(_END_TEXTS[State.CANCELED])
+            raise self._make_cancellation(_END_TEXTS[State.CANCELED])
 
-    def _cancel_reason(self, ending: str) -> LaunchCanceled:
+    def _make_cancellation(self, ending: str) -> LaunchCanceled:
         return LaunchCanceled("user", f"This job starts after {self.name}, which {ending}.")
 
 

@@ -143,7 +143,7 @@ class OutputMetrics:
                     self._names.add(name)
             values = {name: value for name, value in values.items() if name in self._names}
             # A bar without values may count anything, so it is progress but not a training step.
-            step = axis.place(position, values, has_split=_SPLIT.match(line) is not None) if values else 0.0
+            step = axis.locate(position, values, has_split=_SPLIT.match(line) is not None) if values else 0.0
             progress = axis.compute_progress(position) if values or position.is_bar else None
             if values or progress is not None:
                 yield LineReading(step, values, progress, position.is_bar)
@@ -197,7 +197,7 @@ class _Axis:
         self.allowance -= len(text) + len(lines) * _LINE_COST
         return lines
 
-    def place(self, position: _Position, names: Iterable[str], *, has_split: bool) -> float:
+    def locate(self, position: _Position, names: Iterable[str], *, has_split: bool) -> float:
         """Return the step of a line's values on the axis. Values without a training step get the current position.
 
         This is the epoch if no line had a step, but at least the position after the last value of the same name.

@@ -52,7 +52,7 @@ _PRUNE_SECONDS = 5.0
 #: Maximum size of a stored diff in bytes, because notebooks with outputs are long; and seconds for one git command.
 _MAX_DIFF_BYTES, _GIT_SECONDS = 1_000_000, 20.0
 _SAFE_OPTIONS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "--no-optional-locks")
-_DIFF = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
+_DIFF_ARGUMENTS = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
 _PASSWORD = re.compile(r"(://)[^/\s@]*@")
 
 
@@ -275,7 +275,7 @@ class CheckpointKeeper:
     def __init__(self, folder: JobFolder, rule: str) -> None:
         self._folder, self._keep = folder, parse_keep_rule(rule)
         self._ended = threading.Event()
-        self.removed = 0
+        self.removed_count = 0
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
         self._thread.start()
 
@@ -295,7 +295,7 @@ class CheckpointKeeper:
             for checkpoint in checkpoints.find_superfluous(self._keep, checkpoints.find_all(self._folder, book), now):
                 with contextlib.suppress(OSError):  # already deleted, or a disk error: the training continues
                     checkpoints.remove(checkpoint)
-                    self.removed += 1
+                    self.removed_count += 1
 
 
 # the code in git ------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def read_git_state(folder: str) -> GitState | None:
         return None
     try:
         commit = _run_git(folder, "rev-parse", "HEAD").strip()
-        diff = _run_git(folder, *_disable_filters(folder), *_DIFF)
+        diff = _run_git(folder, *_disable_filters(folder), *_DIFF_ARGUMENTS)
         untracked = _run_git(folder, "ls-files", "--others", "--exclude-standard", "--directory", "--full-name", ":/")
         branch = _run_git(folder, "rev-parse", "--abbrev-ref", "HEAD").strip()
         remote = _run_git(folder, "config", "--default", "", "--get", "remote.origin.url").strip()

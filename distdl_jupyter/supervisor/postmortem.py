@@ -40,7 +40,7 @@ _MISMATCH_REMEDY = (
     "for sizes that depend on the rank."
 )
 _ASSERT_REMEDY = (
-    "A check inside a GPU kernel failed, often because an index is out of range. To see the line that started the "
+    "An assertion in a GPU kernel failed, often because an index is out of range. To see the line that started the "
     "kernel, rerun the job with --env CUDA_LAUNCH_BLOCKING=1"
 )
 #: Code and remedy for messages of aborted processes.

@@ -19,7 +19,7 @@ from distdl_jupyter.clusters.base import NodeSample, RunNotice, Stream
 from distdl_jupyter.core import logfile, tracking
 from distdl_jupyter.core.alerts import CODE_PREFIX, Alert, AlertWatch
 from distdl_jupyter.core.events import LOG_TYPES, Event
-from distdl_jupyter.core.humanize import size as size_in_words
+from distdl_jupyter.core.humanize import size as format_size
 from distdl_jupyter.core.redact import Redactor, find_masked_arguments
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
@@ -30,7 +30,7 @@ from distdl_jupyter.supervisor.buffered_writer import BufferedEventWriter
 from distdl_jupyter.supervisor.log_reader import Item, LogText, RankReport
 from distdl_jupyter.supervisor.parts import STORES, ReportStore, ResourceRecorder
 from distdl_jupyter.supervisor.reports import ProfileReport
-from distdl_jupyter.supervisor.resume import History, Key, get_stream_key
+from distdl_jupyter.supervisor.resume import History, StreamKey, get_stream_key
 from distdl_jupyter.supervisor.thinning import PendingEvent, ReportThinner
 from distdl_jupyter.worker.secret_patterns import MASK
 
@@ -80,15 +80,15 @@ class EventRecorder:
         self._free_bytes = spec.max_log_bytes // 2
         self._part_bytes = max(_MIN_PART_BYTES, spec.max_log_bytes // 4)
         #: Lines in the first file, None while it is the current one.
-        self._first_lines: int | None = None
+        self._first_line_count: int | None = None
         self._has_dropped_lines = False
         #: Bytes of text left to write before the next count of the log's lines.
-        self._uncounted = logfile.COUNT_INTERVAL_BYTES
-        self.connected: set[int] = set()
-        self.ready: set[int] = set()
-        self.in_rendezvous: set[int] = set()
+        self._uncounted_bytes = logfile.COUNT_INTERVAL_BYTES
+        self.connected_ranks: set[int] = set()
+        self.ready_ranks: set[int] = set()
+        self.rendezvous_ranks: set[int] = set()
         #: Ranks whose process now runs another program (os.exec), which reports nothing.
-        self.replaced_programs: set[int] = set()
+        self.replaced_ranks: set[int] = set()
         #: The labels of the cells that persistent ranks run.
         self.running_cells: dict[int, str] = {}
         #: Storage of pictures, step times and similar data, each created with its first report.
@@ -98,11 +98,11 @@ class EventRecorder:
         #: Read positions of stored streams according to the log, in bytes.
         self._logged_positions: dict[Stream, int] = {}
         #: Read positions of stored streams, in bytes, according to the events of a supervisor that died.
-        self._earlier_positions: dict[Key, int] = {}
+        self._event_positions: dict[StreamKey, int] = {}
         #: Whether the ranks of this attempt have reported a metric or progress.
         self.has_reports = False
         #: Whether metrics are parsed from the output, which ends when ranks report metrics themselves.
-        self._reads_output = spec.metrics_from_output
+        self._is_parsing_output = spec.metrics_from_output
         self._output_metrics: OutputMetrics | None = None
         #: Ranks whose last printed progress is a finished bar.
         self._finished_bars: set[int] = set()
@@ -122,7 +122,7 @@ class EventRecorder:
 
     def continue_from(self, history: History) -> None:
         """Continue after the existing events, which are already folded."""
-        self._earlier_positions = history.event_positions
+        self._event_positions = history.event_positions
         for _ in range(history.unlogged_restarts):
             self._writer.write("attempt")
 
@@ -131,11 +131,11 @@ class EventRecorder:
         self._apply(event)
         self._alerts.skip(event)
         if event["type"] == "rank" and event.get("pid") is not None:
-            self.connected.add(event["rank"])
+            self.connected_ranks.add(event["rank"])
         if event["type"] == "log" and "at" in event:
             self._free_bytes -= len(event["text"].encode(errors="replace")) + 1
         elif event["type"] == "count" and "first" in event:
-            self._free_bytes, self._first_lines = self._part_bytes, event["first"]
+            self._free_bytes, self._first_line_count = self._part_bytes, event["first"]
         self._has_dropped_lines = self._has_dropped_lines or event.get("code") == _LOG_LIMIT
 
     def write(self, type_: str, /, **fields: Any) -> None:
@@ -148,9 +148,9 @@ class EventRecorder:
             self._put(type_, **self.redactor.mask_event(type_, fields))
 
     def _put(self, type_: str, /, **fields: Any) -> None:
-        if self._earlier_positions and "at" in self._origin and type_ not in LOG_TYPES:
+        if self._event_positions and "at" in self._origin and type_ not in LOG_TYPES:
             # An earlier supervisor may have written this event from a rank's output and died before it wrote the log.
-            position = self._earlier_positions.get(get_stream_key({"type": type_, **fields}), 0)
+            position = self._event_positions.get(get_stream_key({"type": type_, **fields}), 0)
             if isinstance(fields.get("rank"), int) and self._origin["at"] <= position:
                 return
         if self._writer.should_drop(type_, fields):
@@ -172,20 +172,21 @@ class EventRecorder:
         if event["type"] in ("metric", "progress"):
             # Before the ranks connect, a bar may belong to a download.
             self.has_reports = self.has_reports or event["type"] == "metric" or self.has_reported_progress
-            if self._reads_output and event["type"] == "metric":
-                self._reads_output = all(name in self.view.output_metrics for name in event["values"])
+            if self._is_parsing_output and event["type"] == "metric":
+                self._is_parsing_output = all(name in self.view.output_metrics for name in event["values"])
         elif event["type"] == "rank" and event.get("status") == "ready":
-            self.ready.add(event["rank"])
+            self.ready_ranks.add(event["rank"])
         elif event["type"] == "mark" and event["stream"] == "out":
             self.running_cells.pop(event["rank"], None)
             if not event.get("ended"):
                 self.running_cells[event["rank"]] = str(event.get("label") or "a cell")
         elif event["type"] == "restart":  # all ranks must connect again
-            self._earlier_positions, self.has_reports = {}, False
+            self._event_positions, self.has_reports = {}, False
             if self._output_metrics is not None:
                 self._output_metrics.reset_steps()
-            for ranks in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs, self._finished_bars):
+            for ranks in (self.connected_ranks, self.ready_ranks, self.rendezvous_ranks, self.replaced_ranks):
                 ranks.clear()
+            self._finished_bars.clear()
 
     def _note_activity(self, event: Event) -> None:
         rank = event.get("rank")
@@ -319,11 +320,11 @@ class EventRecorder:
             self._begin_part()
         self._free_bytes -= len(content)
         self._write_log(stream, item, content[:-1].decode())
-        self._uncounted -= len(content)
-        if self._uncounted < 0:
-            self._uncounted = logfile.COUNT_INTERVAL_BYTES
-            self._writer.write("count", lines=self.view.lines, counts=self._counts())
-        if self._reads_output and (view := self.view.find_rank(stream.rank)) is not None:
+        self._uncounted_bytes -= len(content)
+        if self._uncounted_bytes < 0:
+            self._uncounted_bytes = logfile.COUNT_INTERVAL_BYTES
+            self._writer.write("count", lines=self.view.lines, counts=self._count_lines())
+        if self._is_parsing_output and (view := self.view.find_rank(stream.rank)) is not None:
             self._read_metrics(view.rank, text)
 
     def _write_log(self, stream: Stream, item: LogText, text: str) -> None:
@@ -333,17 +334,18 @@ class EventRecorder:
 
     def _begin_part(self) -> None:
         """Continue the log in a new part; from the third part on, delete the first one."""
-        if self._first_lines is None:
-            self._first_lines = self.view.lines
-        has_dropped = self._writer.begin_part(lines=self.view.lines, first=self._first_lines, counts=self._counts())
+        if self._first_line_count is None:
+            self._first_line_count = self.view.lines
+        first, counts = self._first_line_count, self._count_lines()
+        has_dropped = self._writer.begin_part(lines=self.view.lines, first=first, counts=counts)
         self._free_bytes = self._part_bytes
         if has_dropped and not self._has_dropped_lines:
             self._has_dropped_lines = True
-            limit = size_in_words(self.spec.max_log_bytes)
+            limit = format_size(self.spec.max_log_bytes)
             text = f"The log is longer than its limit of {limit}, so only its first half and its last lines are kept."
             self.note("warning", f"{text} Raise max_log_bytes to keep more.", _LOG_LIMIT)
 
-    def _counts(self) -> dict[str, list[int]]:
+    def _count_lines(self) -> dict[str, list[int]]:
         """Return the number of lines of each rank, and of those on stderr (see core.events)."""
         return {str(rank.rank): [rank.lines, rank.error_lines] for rank in self.view.ranks if rank.lines}
 
@@ -363,7 +365,7 @@ class EventRecorder:
 
             self._output_metrics = OutputMetrics()
         for reading in self._output_metrics.read(rank, text):
-            if values := self._without_columns(reading.values):
+            if values := self._rename_columns(reading.values):
                 if new := [name for name in values if name not in self.view.output_metrics]:
                     self.write("metric_source", names=new, from_output=True)
                 self._take_metric(rank, reading.step, values)
@@ -379,12 +381,12 @@ class EventRecorder:
 
         With ``replace`` it replaces the rank's reports for this step and later ones.
         """
-        values = self._without_columns(values)
+        values = self._rename_columns(values)
         if replaced := [name for name in self.view.output_metrics if name in values]:
             self.write("metric_source", names=replaced, from_output=False)
         self._take_metric(rank, step, values, replace=replace)
 
-    def _without_columns(self, values: dict[str, float]) -> dict[str, float]:
+    def _rename_columns(self, values: dict[str, float]) -> dict[str, float]:
         """Rename values whose names are columns of ``Job.metrics()``, and note the first renaming."""
         name = next((name for name in values if name in _COLUMNS), None)
         if name is None:

@@ -57,7 +57,7 @@ class _HelloReport(Report, tag="hello"):
     host: Name | None = None
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
-        recorder.connected.add(rank)
+        recorder.connected_ranks.add(rank)
         if recorder.view.ranks[rank].pid != self.pid:
             recorder.write("rank", rank=rank, status="started", pid=self.pid, host=self.host)
 
@@ -77,14 +77,14 @@ class _RendezvousReport(Report, tag="rendezvous"):
     """The rank waits for the others."""
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
-        recorder.in_rendezvous.add(rank)
+        recorder.rendezvous_ranks.add(rank)
 
 
 class _ReadyReport(Report, tag="ready"):
     """The rank has joined the others, or accepts cells."""
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
-        if rank not in recorder.ready:
+        if rank not in recorder.ready_ranks:
             recorder.write("rank", rank=rank, status="ready")
 
 
@@ -146,7 +146,7 @@ class _ExecReport(Report, tag="exec"):
     """Another program replaces the rank's program (os.exec)."""
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
-        recorder.replaced_programs.add(rank)
+        recorder.replaced_ranks.add(rank)
 
 
 class PictureReport(Report, tag="picture"):

@@ -26,10 +26,10 @@ REATTACHED = "reattached"
 #: Frequent events; only the last of several in a row is stored.
 _FREQUENT = ("metric", "progress")
 #: A rank and one of its streams; output without a rank, such as a launcher's, is (-1, "sys").
-Key = tuple[int, str]
+StreamKey = tuple[int, str]
 
 
-def get_stream_key(event: Event) -> Key:
+def get_stream_key(event: Event) -> StreamKey:
     """Return the stream of an event or a log line. Reports are on the stream "out"."""
     rank = event.get("rank")
     stream = str(event.get("stream")) if event["type"] in LOG_TYPES else "out"
@@ -47,8 +47,8 @@ class History:
     def __init__(self) -> None:
         self.events: list[Event] = []
         #: Read positions of each stream in bytes, according to the events of this attempt and to the log.
-        self.event_positions: dict[Key, int] = {}
-        self._log_positions: dict[Key, int] = {}
+        self.event_positions: dict[StreamKey, int] = {}
+        self._log_positions: dict[StreamKey, int] = {}
         #: Number of restarts that are in the events but not in the log, because the supervisor died in between.
         self.unlogged_restarts = 0
 
@@ -67,7 +67,7 @@ class History:
             positions[get_stream_key(event)] = max(position, positions.get(get_stream_key(event), 0))
 
     @property
-    def positions(self) -> dict[Key, int]:
+    def positions(self) -> dict[StreamKey, int]:
         """Read position of each stream of this attempt, in bytes."""
         return {} if self.unlogged_restarts else self._log_positions
 
@@ -132,7 +132,7 @@ def build_end_events(
         reason += f" Its last heartbeat was at {date_and_clock(lost_supervisor.last_heartbeat)}."
     values = [folder.get_result_path(rank.rank) for rank in view.ranks]
     if view.state is State.CANCELING or not all(value.exists() for value in values):
-        yield "state", {"state": State.LOST.value, "reason": f"{reason}{_rerun_hint(folder)}", "code": code}
+        yield "state", {"state": State.LOST.value, "reason": f"{reason}{_build_rerun_hint(folder)}", "code": code}
         return
     for rank, value in zip(view.ranks, values, strict=True):
         if rank.ok is None:
@@ -142,7 +142,7 @@ def build_end_events(
     yield "state", {"state": State.COMPLETED.value, "reason": ""}
 
 
-def _rerun_hint(folder: JobFolder) -> str:
+def _build_rerun_hint(folder: JobFolder) -> str:
     """Return the command that reruns the job; persistent ranks and runs of a study have other commands."""
     spec, id_ = folder.read_spec(), short_id(folder.id)
     if spec.kind == "ranks" or spec.group is not None:

@@ -81,7 +81,7 @@ class Supervisor:
             if rule := self._spec.keep_checkpoints:
                 self._checkpoints = CheckpointKeeper(self._folder, rule)
             while run is not None:
-                self._attempt(run)
+                self._run_attempt(run)
                 if not self._will_restart:
                     break
                 self._prepare_restart()
@@ -162,7 +162,7 @@ class Supervisor:
             self._prepare_restart()
             start = self._launch.start
 
-    def _attempt(self, run: Run) -> None:
+    def _run_attempt(self, run: Run) -> None:
         """Watch one attempt until all its processes have exited, then stop everything that it left behind."""
         launch, recorder = self._launch, self._recorder
         attempt = Attempt(
@@ -209,7 +209,7 @@ class Supervisor:
         recorder, view = self._recorder, self._recorder.view
         is_requeued = bool(self._preemption)
         failure = None if self._reason or is_requeued else view.failure
-        reason = self._preemption or self._end_reason()
+        reason = self._preemption or self._describe_end()
         self._stopped_by = self._reason = self._preemption = ""
         self._launch.lost_nodes = find_lost_nodes(view)
         self._clock.start_attempt()
@@ -252,8 +252,8 @@ class Supervisor:
         """Delete superfluous checkpoints and send the outputs, after the last attempt."""
         if self._checkpoints:
             self._checkpoints.close()
-            if removed := self._checkpoints.removed:
-                self._recorder.log(f"Deleted {plural(removed, 'checkpoint')}, kept {self._spec.keep_checkpoints}")
+            if count := self._checkpoints.removed_count:
+                self._recorder.log(f"Deleted {plural(count, 'checkpoint')}, kept {self._spec.keep_checkpoints}")
 
         def is_canceled() -> bool:
             return any(request["type"] == "cancel" for request in self._control.read())
@@ -261,7 +261,7 @@ class Supervisor:
         failed = self._recorder.view.failure is not None or self._stopped_by in ("time", "hang")
         deliver_outputs(self._spec, self._recorder, failed=failed, canceled=is_canceled)
 
-    def _end_reason(self) -> str:
+    def _describe_end(self) -> str:
         """Return why the attempt was stopped or how the first rank failed, or "" if no rank failed."""
         failure, process_count = self._recorder.view.failure, self._recorder.view.process_count
         if self._reason or failure is None:
@@ -281,7 +281,7 @@ class Supervisor:
         elif self._stopped_by in ("time", "hang") or failed:
             recorder.record_state(State.FAILED, reason, code)
         elif recorder.view.failure is not None:
-            reason = self._end_reason()
+            reason = self._describe_end()
             if restarts:
                 earlier = "; ".join(f"{n}. {restart.reason.rstrip('.')}" for n, restart in enumerate(restarts, 1))
                 times = f"The job had been restarted {plural(len(restarts), 'time')}, after: {earlier}."

@@ -31,7 +31,7 @@ def test_a_port_that_is_taken_is_passed_over(family, address, monkeypatch):
     with holder:
         holder.listen()
         taken = holder.getsockname()[1]
-        free = next(port for port in range(20_000, 32_000) if not ports._bind_error(*FAMILIES[0], port))
+        free = next(port for port in range(20_000, 32_000) if not ports._find_bind_error(*FAMILIES[0], port))
         monkeypatch.setattr(ports.random, "sample", lambda *_: [taken, free])
         reserved = ports.Ports()
         assert reserved.reserve(1, "127.0.0.1") == [free]

@@ -85,8 +85,8 @@ def test_the_process_table_is_the_same_without_proc(monkeypatch, tmp_path):
 
 
 def test_signals_have_their_names():
-    assert (processes.signal_name(9), processes.signal_name(250)) == ("KILL", "250")
-    assert [processes.signal_number(name) for name in ("KILL", "34", "odd")] == [9, 34, 0]
+    assert (processes.get_signal_name(9), processes.get_signal_name(250)) == ("KILL", "250")
+    assert [processes.get_signal_number(name) for name in ("KILL", "34", "odd")] == [9, 34, 0]
 
 
 def test_the_writer_of_a_mark_has_ended_only_when_that_is_proven():

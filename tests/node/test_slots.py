@@ -159,7 +159,7 @@ def test_a_folder_on_a_full_disk_is_a_reason_to_wait(slot, folder):
         one = slot("one")
         assert (
             one.acquire(gpus(1)).problem
-            == f"Cannot write to the queue in {slots.queue_directory()}: No space left on device."
+            == f"Cannot write to the queue in {slots.find_queue_directory()}: No space left on device."
         )
         free(folder)
         assert takes(one, gpus(1)) == ("GPU-a",)
@@ -182,7 +182,7 @@ def test_a_record_that_is_half_written_leaves_the_one_before(slot, folder):
 def test_a_file_of_another_boot_or_without_a_lock_says_nothing(slot, folder, monkeypatch):
     holder, other = slot("holder"), slot("other")
     with monkeypatch.context() as patched:
-        patched.setattr(slots, "_boot_id", lambda: "an earlier one")
+        patched.setattr(slots, "_get_boot_id", lambda: "an earlier one")
         holder._fields["boot"] = "an earlier one"
         holder.acquire(gpus(3))
     assert other.acquire(gpus(3)) is None
@@ -230,7 +230,7 @@ def claims_between(first, second, need, monkeypatch):
 @pytest.mark.parametrize("need", [gpus(2), MEMORY])
 @pytest.mark.parametrize("numbers", [(1, 2), (2, 1)])
 def test_of_two_claims_at_once_at_most_one_holds(slot, need, numbers, monkeypatch):
-    monkeypatch.setattr(slots, "machine_limits", lambda: {"memory": 79})
+    monkeypatch.setattr(slots, "measure_limits", lambda: {"memory": 79})
     first, second = slot("first", queued_at=numbers[0]), slot("second", queued_at=numbers[1])
     first.acquire(need, blocked=True)
     claims_between(first, second, need, monkeypatch)
@@ -240,7 +240,7 @@ def test_of_two_claims_at_once_at_most_one_holds(slot, need, numbers, monkeypatc
 
 
 def test_two_claims_at_once_both_hold_where_there_is_enough(slot, monkeypatch):
-    monkeypatch.setattr(slots, "machine_limits", lambda: {"memory": 80})
+    monkeypatch.setattr(slots, "measure_limits", lambda: {"memory": 80})
     first, second = slot("first"), slot("second")
     first.acquire(MEMORY, blocked=True)
     assert claims_between(first, second, MEMORY, monkeypatch) is None
@@ -280,7 +280,7 @@ def test_two_hundred_jobs_at_once(tmp_path):
 
 def test_a_place_among_many_is_found_in_a_file_of_the_system(monkeypatch, tmp_path):
     monkeypatch.delenv("DISTDL_QUEUE")
-    base = slots.queue_directory()
+    base = slots.find_queue_directory()
     seen = base.stat()
     assert seen.st_uid == 0
     assert seen.st_mode & stat.S_ISVTX

@@ -78,7 +78,7 @@ def attacker(folder, tmp_path):
 def fields(**changes):
     """Return what a file says of a job that waits for nothing, with ``changes``."""
     return {
-        "boot": slots._boot_id(),
+        "boot": slots._get_boot_id(),
         "job": "20260101-000000-theirs",
         "name": "theirs",
         "number": 0,

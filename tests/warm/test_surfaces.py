@@ -39,7 +39,7 @@ def test_stop_signals_no_process_that_is_not_proven_to_be_the_template(own_home,
     where.folder.mkdir(parents=True)
     with subprocess.Popen(["sleep", "600"]) as innocent, where.lock.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        true = {"pid": innocent.pid, "started": processes._start_time(innocent.pid)}
+        true = {"pid": innocent.pid, "started": processes._read_start_time(innocent.pid)}
         mark = {**json.loads(processes.make_mark()), **true, **(other or {})}
         lock.write(json.dumps(mark) if other else str(innocent.pid))
         lock.flush()

@@ -33,7 +33,7 @@ from distdl_jupyter.core.plan import LaunchCommand, Placement, Plan, RankSlot, S
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.frames import InvalidFrame
 from distdl_jupyter.node.job import LAUNCHER, RANK, SERVICE, SHELL
-from distdl_jupyter.node.processes import signal_name, signal_number
+from distdl_jupyter.node.processes import get_signal_name, get_signal_number
 from distdl_jupyter.node.stacks import StackDump
 from distdl_jupyter.worker.rank_socket import NOTES, find_note, write_note
 
@@ -502,7 +502,7 @@ class LauncherRun(AgentRun):
             return Exit(rank, None, "TERM", "stopped")
         if number is None:
             return Exit(rank, first_code, None)
-        name, replies = signal_name(number), [drain.result() for drain in self._drains if drain.exception() is None]
+        name, replies = get_signal_name(number), [drain.result() for drain in self._drains if drain.exception() is None]
         evidence = next((reply["evidence"] for reply in replies if reply.get("evidence")), "")
         return Exit(rank, None, name, evidence if name == "KILL" else "")
 
@@ -530,7 +530,7 @@ class LauncherRun(AgentRun):
 
 def _get_exit_code(end: Mapping[str, Any]) -> int:
     """Return the exit code of a process by the convention of shells (128 + signal)."""
-    return int(end["code"]) if end["code"] is not None else 128 + signal_number(str(end["signal"]))
+    return int(end["code"]) if end["code"] is not None else 128 + get_signal_number(str(end["signal"]))
 
 
 class Relay:

@@ -131,7 +131,7 @@ def _run_worker(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[s
         signal.signal(number, interrupt)
     _copy_streams(child, nonce)
     code = child.wait()
-    name = processes.signal_name(-code) if code < 0 else None
+    name = processes.get_signal_name(-code) if code < 0 else None
     evidence = headroom.describe_oom_kills(counters) if name == "KILL" and not stop_count else ""
     report: dict[str, object] = {"code": None if name else code, "signal": name, "evidence": evidence}
     return code if code >= 0 else 128 - code, report
