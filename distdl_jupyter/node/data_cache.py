@@ -144,8 +144,8 @@ class Cache:
             if used_at < _IN_USE and _remove(path):
                 excess, missing = excess - size, missing - size
         if needed and (free := self._free_bytes()) < needed:
-            free_text = format_size(max(free, 0))
-            raise StagingFailed(f"{self.base} has {free_text} free, but needs {format_size(needed)}.", SPACE_REMEDY)
+            sizes = f"{format_size(needed)} needed, {format_size(max(free, 0))} free"
+            raise StagingFailed(f"Not enough space in {self.base}: {sizes}.", SPACE_REMEDY)
         return max(excess, 0)
 
     def _free_bytes(self) -> int:
@@ -254,8 +254,7 @@ class LinkTree:
     def __init__(self, cache: Cache, job: str, node: int) -> None:
         self._root = cache.staged / job / str(node)
         self._created: set[str] = set()
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self._root)
+        shutil.rmtree(self._root, ignore_errors=True)
         self._root.mkdir(parents=True, mode=0o700)
 
     def folder(self, source: str, path: str = "") -> str:

@@ -309,10 +309,7 @@ class Job:
             raise RequestFailed(f"Rank {fields['rank']} is not listening.") from None
 
     def reap_adopted(self) -> None:
-        """Reap the zombies of orphans that became this process's children.
-
-        No other thread may wait for a child of this process meanwhile.
-        """
+        """Reap orphans that became this process's children. No other thread may wait for its children meanwhile."""
         children = {child.popen.pid: child for child in self._children}
         with contextlib.suppress(ChildProcessError):
             while (zombie := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:

@@ -102,27 +102,27 @@ def listen(address: str) -> tuple[socket.socket, int]:
     server = socket.create_server((address, 0), backlog=128)
     server.settimeout(0.5)
     port: int = server.getsockname()[1]
-    threading.Thread(target=_send_greetings, args=(server, _build_greeting(address, port)), daemon=True).start()
+
+    def send_greetings() -> None:
+        deadline = time.monotonic() + LISTENING_SECONDS
+        with server:
+            while time.monotonic() < deadline and server.fileno() >= 0:
+                try:
+                    connection, _ = server.accept()
+                except TimeoutError:
+                    continue
+                except OSError:  # the socket was closed
+                    return
+                with connection, contextlib.suppress(OSError):
+                    connection.sendall(_build_greeting(address, port))
+
+    threading.Thread(target=send_greetings, daemon=True).start()
     return server, port
 
 
 def _build_greeting(address: str, port: int) -> bytes:
     """Return the greeting of a host, which distinguishes it from a gateway that accepts every connection."""
     return f"distdl {address}:{port}\n".encode()
-
-
-def _send_greetings(server: socket.socket, greeting: bytes) -> None:
-    deadline = time.monotonic() + LISTENING_SECONDS
-    with server:
-        while time.monotonic() < deadline and server.fileno() >= 0:
-            try:
-                connection, _ = server.accept()
-            except TimeoutError:
-                continue
-            except OSError:  # the socket was closed
-                return
-            with connection, contextlib.suppress(OSError):
-                connection.sendall(greeting)
 
 
 def reach(targets: Sequence[tuple[str, int]], seconds: float) -> list[list[Any]]:

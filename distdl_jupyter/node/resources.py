@@ -148,10 +148,7 @@ def _read_usage(pid: int) -> _Usage | None:
 
 
 def _read_shared(pid: int) -> int:
-    """Return the resident bytes that a process shares with others (proc_pid_smaps(5)).
-
-    Data loaders are forked, so they share most of their pages with the rank.
-    """
+    """Return the resident bytes that a process, such as a data loader, shares with others (proc_pid_smaps(5))."""
     lines = processes.read_file(pid, "smaps_rollup").splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith((b"Shared_Clean:", b"Shared_Dirty:")))
 

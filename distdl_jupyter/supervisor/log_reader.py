@@ -138,7 +138,14 @@ class LogReader:
         """
         if not self._ready:
             time.sleep(self._pace.compute_pause())
-            self._find_ready(0.0 if self._fed else seconds)
+            for key, _ in self._selector.select(0.0 if self._fed else seconds):
+                if key.data is not None:
+                    self._ready.append(key.data)
+                    continue
+                with contextlib.suppress(BlockingIOError):
+                    while os.read(key.fd, 4096):
+                        pass
+            self._ready.extend({self._fed.popleft(): None for _ in range(len(self._fed))})
         total, is_busy, deadline = 0, False, time.monotonic() + _ROUND_SECONDS
         with self._sink.batch_events():
             while self._ready and time.monotonic() < deadline:
@@ -154,16 +161,6 @@ class LogReader:
         if total:
             self._pace.record_round(is_busy=is_busy)
         return total > 0
-
-    def _find_ready(self, seconds: float) -> None:
-        for key, _ in self._selector.select(seconds):
-            if key.data is not None:
-                self._ready.append(key.data)
-                continue
-            with contextlib.suppress(BlockingIOError):
-                while os.read(key.fd, 4096):
-                    pass
-        self._ready.extend({self._fed.popleft(): None for _ in range(len(self._fed))})
 
     def drain(self, ranks: Container[int] | None = None) -> bool:
         """Read all output written so far, without waiting for more. Return True if there was any.

@@ -39,7 +39,7 @@ def test_a_disk_that_is_too_small_is_seen_before_anything_is_fetched(stage, larg
     disk(8 * MB)
     run = stage.run(source(large), sas=reading(large))
     last = run.failed()
-    assert "has 8.3 MB free, but needs 17.8 MB" in last["text"]
+    assert "17.8 MB needed, 8.3 MB free" in last["text"]
     assert "shard" in last["remedy"]
     assert run.asked == 0
 
