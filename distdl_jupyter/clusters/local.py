@@ -155,8 +155,7 @@ class LocalCluster(Cluster):
         if (limit := limits.check_rank_count(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
             text, field = f"{limit.message}.", "process_count_per_node"
             raise InvalidSpec(text, code="too-many-local-processes", field=field, hint=limit.remedy)
-        memory = headroom.read_memory_limit()
-        queueing.refuse_excess(spec, spec.process_count, gpu_count, headroom.count_cores(), memory)
+        queueing.refuse_excess(spec, spec.process_count, gpu_count, headroom.cores(), headroom.read_memory_limit())
         is_emulated, host_name = spec.node_count > 1, socket.gethostname()
         shell: tuple[str, ...] = ()
         if is_emulated:

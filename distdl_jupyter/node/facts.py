@@ -52,7 +52,7 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
             "programs": lambda: {name: find_program(name) for name in programs},
             "driver": devices.read_driver_version,
             "infiniband": devices.list_infiniband,
-            "cores": headroom.count_cores,
+            "cores": headroom.cores,
             "load": lambda: os.getloadavg()[0],
             "memory": lambda: {name: headroom.read_meminfo(f"Mem{name.title()}") for name in ("total", "available")},
             "room": headroom.read_remaining,

@@ -73,7 +73,7 @@ def read_memory_limit() -> int | None:
     return _find_minimum(amounts)
 
 
-def count_cores() -> int:
+def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

@@ -84,7 +84,7 @@ class Sampler:
         if self._gpus is None:
             self._gpus = devices.GpuSampler(gpus)
             present, missing = self._gpus.describe()
-            about = {"host": socket.gethostname(), "cores": headroom.count_cores(), "gpus": present, "no_gpus": missing}
+            about = {"host": socket.gethostname(), "cores": headroom.cores(), "gpus": present, "no_gpus": missing}
             sample["about"] = about
         return {**sample, "gpus": self._gpus.sample()}
 

@@ -140,7 +140,7 @@ class QueuePosition(NamedTuple):
 def measure_limits() -> dict[str, float]:
     """Return the number of ``cores`` and bytes of ``memory`` of this machine."""
     memory = headroom.read_memory_limit()
-    return {"cores": headroom.count_cores(), **({"memory": memory} if memory is not None else {})}
+    return {"cores": headroom.cores(), **({"memory": memory} if memory is not None else {})}
 
 
 # the order of starts: first come, first served; pure functions --------------------------------------

@@ -187,8 +187,8 @@ def find_failures(errors: Mapping[int, Error], ranks: Sequence[int]) -> Failures
     elif same_error_ranks:
         by_text = {"the same error": same_error_ranks, **by_text}
     frames, index = error.get("frames") or [], error.get("values_at")
-    has_location = isinstance(index, int) and index < len(frames)
-    location = f"{frames[index]['label']}, line {frames[index]['line']}" if has_location else ""
+    frame = frames[index] if isinstance(index, int) and index < len(frames) else None
+    location = f"{frame['label']}, line {frame['line']}" if frame else ""
     summary = f"{subject}: {describe_error(error).rstrip('.')}{f', in {location}' if location else ''}."
     if is_interrupt := error.get("type") == "KeyboardInterrupt":
         summary = f"Interrupted on {name_ranks((first, *same_error_ranks))}."

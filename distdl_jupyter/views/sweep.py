@@ -48,7 +48,7 @@ def make_panel(study: Study) -> SweepPanel:
     """Return the data for the panel of a sweep."""
     best = study.best
     # One process for each GPU of this machine, else one for each core, at most 8.
-    processes = min(8, len(machine.list_gpu_numbers()) or headroom.count_cores())
+    processes = min(8, len(machine.list_gpu_numbers()) or headroom.cores())
     return from_fields(
         SweepPanel,
         study,
