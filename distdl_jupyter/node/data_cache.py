@@ -44,7 +44,7 @@ _IN_USE = math.inf
 _SMALL_BYTES = 4 * 2**20
 #: Error numbers of a file system without hard links, and of a file with too many links.
 _NO_LINK_ERRORS = {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
-#: Maximum number of a folder's entries that a fingerprint covers.
+#: Maximum number of entries of a folder in a fingerprint.
 _MAX_ENTRIES = 10_000
 _SIGNATURE = re.compile(r"(sig=)[^&\s\"']+", re.IGNORECASE)
 _PASSWORD = re.compile(r"(://)[^/\s:@]*:[^/\s@]*@")

@@ -42,8 +42,8 @@ class Ports:
         folder, ports = get_lock_folder("ports"), list[int]()
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         for port in random.sample(range(MIN_PORT, MAX_PORT), count + _SPARE_TRIES):
-            if len(ports) == count:
-                return ports
+            if len(ports) >= count:
+                break
             fd = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -54,7 +54,9 @@ class Ports:
                     ports.append(port)
                     continue
             os.close(fd)
-        raise OSError(f"No free TCP port between {MIN_PORT} and {MAX_PORT} was found on {address}.")
+        if len(ports) < count:
+            raise OSError(f"No free TCP port between {MIN_PORT} and {MAX_PORT} was found on {address}.")
+        return ports
 
     def release(self) -> None:
         """Release all ports."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 #: Maximum number of notes of one job, because one page shows all; further notes of ranks are dropped.
 _MAX_NOTES = 300
-
 _MAX_FLOAT = sys.float_info.max
 #: Limits: length of a chain of errors; characters of the last collective operations, and of a picture in base64.
 _MAX_CAUSE_DEPTH = 6

@@ -36,6 +36,7 @@ class ReportThinner:
         self._metric_count = 0
         #: The last report of each type and rank that has not become an event.
         self._pending: dict[tuple[str, int], PendingEvent] = {}
+        #: When the last event of each type and rank was written, and of type "problem", that with values like NaN.
         self._written_at: dict[tuple[str, int], float] = {}
         #: The values of each rank's last metric report that are not finite, as text.
         self._non_finite: dict[int, dict[str, str]] = {}
@@ -60,11 +61,12 @@ class ReportThinner:
             else:
                 fields["reports"] = pending[1].get("reports", 1) + 1
         self._pending["metric", rank] = ("metric", fields, origin)
+        is_due = replace or self._metric_count < _MAX_UNTHINNED or self._is_due(("metric", rank))
         non_finite = {name: str(value) for name, value in values.items() if not math.isfinite(value)}
-        is_new_problem = bool(non_finite) and non_finite != self._non_finite.get(rank)
+        if non_finite and non_finite != self._non_finite.get(rank) and self._is_due(("problem", rank)):
+            is_due, self._written_at["problem", rank] = True, time.monotonic()
         self._non_finite[rank] = non_finite
-        is_due = self._metric_count < _MAX_UNTHINNED or self._is_due(("metric", rank), is_urgent=is_new_problem)
-        return [*earlier, *(self._take([("metric", rank)]) if replace or is_due else ())]
+        return [*earlier, *(self._take([("metric", rank)]) if is_due else ())]
 
     def add_progress(self, rank: int, data: dict[str, Any], origin: Origin, *, now: bool = False) -> list[PendingEvent]:
         """Add a progress report, which replaces the previous one. Return the events to write now."""
@@ -79,10 +81,10 @@ class ReportThinner:
         """Remove and return all held-back events; with ``only_metrics``, only the metric events."""
         return self._take([key for key in self._pending if key[0] == "metric" or not only_metrics])
 
-    def _is_due(self, key: tuple[str, int], *, is_urgent: bool = False) -> bool:
+    def _is_due(self, key: tuple[str, int]) -> bool:
         now = time.monotonic()
         pause = min(max(_MIN_PAUSE_SECONDS, (now - self._started_at) * _PAUSE_SHARE), _MAX_PAUSE_SECONDS)
-        return now - self._written_at.get(key, -math.inf) >= (_MIN_PAUSE_SECONDS if is_urgent else pause)
+        return now - self._written_at.get(key, -math.inf) >= pause
 
     def _take(self, keys: list[tuple[str, int]]) -> list[PendingEvent]:
         self._written_at |= dict.fromkeys(keys, time.monotonic())
