@@ -72,7 +72,7 @@ def test_the_tutorial_keeps_its_promises_to_a_new_user(newcomer: Newcomer) -> No
     newcomer.wait_until_run(ran)
     pages.says(ran, "Completed")
     newcomer.show_terminal()
-    assert "rank 1 of 2 was given --epochs 3" in newcomer.enter_in_lab(command.text.strip())
+    assert "rank 1 of 2 received --epochs 3" in newcomer.enter_in_lab(command.text.strip())
     newcomer.show_notebook()
 
     # "Submit starts the job and shows it below."
