@@ -259,7 +259,7 @@ def test_a_file_with_the_id_of_a_waiting_job_answers_for_nobody(attacker, slot, 
 # locks --------------------------------------------------------------------------------------------
 
 
-SHARED = struct.pack(slots._FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+SHARED = struct.pack(slots._LOCK_FORMAT, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def lock_all(base, locked):
