@@ -111,7 +111,7 @@ class Outbox:
 
 
 class Inbox:
-    """Buffer of the bytes received on one channel. Any thread may feed it; one thread reads it.
+    """Buffer of the bytes received on one channel, without the first ``skip``. Any thread may feed it; one reads it.
 
     ``on_space`` is called when a reader that was behind has consumed half of the buffer.
     """
@@ -120,7 +120,6 @@ class Inbox:
     MAX_UNREAD = 16 * 1024 * 1024
 
     def __init__(self, skip: int = 0, on_space: Callable[[], object] = bool) -> None:
-        """Skip the first ``skip`` bytes."""
         self._skip = skip
         self._on_space = on_space
         self._condition = threading.Condition()
@@ -207,10 +206,9 @@ def watch(
 
 @dataclass(slots=True, eq=False)
 class ChannelSource:
-    """A descriptor, and the channel on which its bytes are sent; ``is_open`` until the descriptor is closed.
+    """A descriptor, and the channel on which its bytes are sent; ``half_size`` is half of its capacity in bytes.
 
-    ``half_size`` is half of its capacity in bytes. A source that ``is_held`` is not read,
-    because the reader of its channel is behind.
+    ``is_open`` until it is closed. A source that ``is_held`` is not read, because the reader of its channel is behind.
     """
 
     fd: int

@@ -326,10 +326,12 @@ class Job:
     def signal(self, name: str, target: str) -> int:
         """Signal the ``"ranks"`` with their children, or ``"all"`` except services; return the number of processes.
 
-        Raises KeyError for an unknown signal.
+        Raises KeyError for an unknown signal, ValueError for an unknown target.
         """
         number = _SIGNALS[name]
         self.was_signaled = True
+        if target not in ("ranks", "all"):
+            raise ValueError(f"Unknown target {target!r}. Use 'ranks' or 'all'.")
         rank_pids = [child.popen.pid for child in self._list_running() if child.kind == RANK]
         if target == "ranks" and rank_pids:
             for pid in rank_pids:

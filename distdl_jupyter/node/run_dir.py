@@ -82,10 +82,7 @@ def _mkfifo(path: Path, flags: int) -> int:
 
 
 class RunFolder:
-    """The folder of a run, with its lifeline and pipes; ``close`` removes it. Raises OSError.
-
-    Its path leaves room for a socket with the name ``socket``.
-    """
+    """The folder of a run, whose path has room for a socket of this name. ``close`` removes it. Raises OSError."""
 
     def __init__(self, job: str, socket: str = SOCKET) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=_build_prefix(job)))

@@ -213,7 +213,7 @@ def test_another_supervisor_goes_on_with_the_limit_and_with_the_connected_ranks(
     first.take(KEPT, [LogText("y" * 59, end=60)])
     first.close()
     second = recorder()
-    assert (second.connected, second.ready) == ({1}, {1})
+    assert (second.connected_ranks, second.ready_ranks) == ({1}, {1})
     assert second._free_bytes == 200 // 2 - 60
     second.take(KEPT, [LogText("z" * 39, end=100), LogText("a" * 49, end=150)])
     second.close()
