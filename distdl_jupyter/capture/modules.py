@@ -112,7 +112,7 @@ def find_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalMo
 
     Raises InvalidSpec once they are too large to send.
     """
-    with contextlib.suppress(RuntimeError):  # another thread may import a module meanwhile
+    with contextlib.suppress(RuntimeError):  # another thread may be importing a module
         importlib.invalidate_caches()  # to find new files
     modules: list[LocalModule] = []
     visited = set(_EXCLUDED_MODULES)
@@ -146,7 +146,7 @@ def _find_module(name: str, folders: dict[Path, str]) -> LocalModule | None:
             f"The module {name} was imported from {path}, which no longer exists, so no rank could import it.",
             code="module-source-gone",
             field=name,
-            hint="Restore the file, or import what the code needs from elsewhere.",
+            hint="Restore the file, or import what the code needs from another module.",
         )
     files, omitted, data_size = list[Path](), list[Path](), 0
     for file in _iter_package_files(path) if path.is_dir() else [path]:

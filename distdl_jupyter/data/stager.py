@@ -12,7 +12,7 @@ writes lines of JSON:
         "prefix": "cifar", "settings": {"region", "endpoint"} of the submitting machine, for S3,
         "items": [[whole name, size, version (see ``stores``), MD5 of the content in base64 or ""], ...]},
        {"name": "labels", "variable": "DISTDL_DATA_LABELS", "kind": "path", "path": "/mnt/labels",
-        "fingerprint": what ``data_cache.fingerprint`` returned elsewhere, or null}],
+        "fingerprint": what ``data_cache.fingerprint`` returned on the submitting machine, or null}],
      "packages": null or the fields of ``packages.PackageRequest``}
 
     {"type": "renew", "source": "train"}         waits for a response on standard input (Blob only):

@@ -75,17 +75,17 @@ class Job:
 
     @property
     def spec(self) -> JobSpec:
-        """Return the specification that the job was submitted with."""
+        """The specification that the job was submitted with."""
         return self._reader.spec
 
     @property
     def name(self) -> str:
-        """Return the name of the job."""
+        """The name of the job."""
         return self.spec.name if self._ended_row is None else self._ended_row.name
 
     @property
     def state(self) -> State:
-        """Return the current state of the job."""
+        """The current state of the job."""
         return self.view().state if self._ended_row is None else State(self._ended_row.state)
 
     def view(self) -> JobView:

@@ -37,7 +37,7 @@ class JobIndex:
         """Return the current row of every job, newest first.
 
         The single-process run of a check is omitted once it has completed. An ended job without a summary is read,
-        which takes less than 1 ms. Jobs that cannot be read within ``seconds`` are left out, but each call reads
+        which takes less than 1 ms. Jobs that cannot be read within ``seconds`` are omitted, but each call reads
         at least one more job than the previous one.
         """
         ids = self._list_ids()

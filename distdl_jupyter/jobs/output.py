@@ -27,7 +27,7 @@ JOB_MIME = "application/vnd.distdl.job+json"
 REDRAW_SECONDS = 1.0
 #: Maximum seconds of reading old curves before a page is drawn.
 _READ_SECONDS = 0.2
-#: Seconds that the thread waits after the end of the job, so that a waiting cell can draw the final page first.
+#: Seconds that the thread waits after the end of the job, so that a cell that waits can draw the final page first.
 _SETTLE_SECONDS = 1.0
 #: Maximum size of one job's pictures in a notebook, in bytes.
 _MAX_PICTURE_BYTES = 1_000_000
@@ -53,7 +53,7 @@ class JobOutput:
         self._is_settled = self._has_waited = False
 
     def start(self) -> None:
-        """Display the job, and start the thread that shows its end."""
+        """Display the job, and start the thread that draws the final page."""
         read_page(self._reader)
         self._display(update=False)
         threading.Thread(target=self._watch, name=f"distdl-output-{self._job.id}", daemon=True).start()
@@ -157,7 +157,7 @@ def has_extension() -> bool:
 
 
 def get_cell_id() -> str:
-    """Return the front end's id of the running cell; "" outside notebooks."""
+    """Return the front end's id of the running cell, or "" outside notebooks."""
     try:
         from IPython.core.getipython import get_ipython
 

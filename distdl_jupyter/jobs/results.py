@@ -208,10 +208,10 @@ _INDEX_COLUMN_COUNT = 4
 
 
 def read_metrics(folder: JobFolder) -> pd.DataFrame:
-    """Return one row per report: ``rank``, ``step``, ``time`` (UTC), and one column per metric (NaN: not reported).
+    """Return one row per report: ``rank``, ``step``, ``time`` (UTC), and one column per metric (NaN if not reported).
 
     In very long runs, reports that fall on the same point of a curve are merged into the last one
-    (supervisor.recorder). Values parsed from the output are left out if ranks have reported the same metric, and so
+    (supervisor.recorder). Values parsed from the output are omitted if ranks have reported the same metric, and so
     are values that a rank replaced by logging the same step again.
     A restarted job has the additional column ``attempt``, from 0: steps that an attempt repeats appear twice.
     """
@@ -240,7 +240,7 @@ def read_metrics(folder: JobFolder) -> pd.DataFrame:
 def _drop_metrics(
     rows: list[dict[str, Any]], names: Iterable[str], *, rank: int | None = None, step: float = -math.inf
 ) -> list[dict[str, Any]]:
-    """Return the rows without these metrics of one rank (None: all) from a step on, and without empty rows."""
+    """Return the rows without these metrics of one rank (or of all) from a step on, and without empty rows."""
     names = set(names)
     remaining = []
     for row in rows:
@@ -310,7 +310,7 @@ class OutputFile:
 
 
 def list_output_files(root: Path) -> list[OutputFile]:
-    """Return the files below ``root`` in order of their paths; files and links that lead outside are left out."""
+    """Return the files below ``root`` in order of their paths; files and links that lead outside are omitted."""
     files = []
     paths = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
     for path in itertools.islice(paths, MAX_OUTPUT_FILES):

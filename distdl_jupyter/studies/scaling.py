@@ -314,7 +314,7 @@ class _StudyRun:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """Return backend, processes and nodes."""
+        """Backend, processes and nodes."""
         return self.row.backend, self.row.node_count * self.row.process_count_per_node, self.row.node_count
 
 

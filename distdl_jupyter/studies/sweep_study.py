@@ -42,7 +42,7 @@ class SweepTrial(Trial):
 
     @property
     def job(self) -> Job:
-        """Return the job of the trial."""
+        """The job of the trial."""
         return Job(JobStore().get_folder(self.id))
 
     def run(self, **options: Any) -> Job:
@@ -71,7 +71,7 @@ def get_folder(id_: str) -> JobFolder:
 
 
 def find_id(id_: str = "") -> str:
-    """Return the full id of a sweep from its id or the last part of it (default: the newest). Raises JobNotFound."""
+    """Return the full id of a sweep from its id or the last part of it, by default the newest. Raises JobNotFound."""
     groups = (candidate.row.group for candidate in job_list.get_index().read_all())
     ids = {*get_store().list_ids(), *(group.id for group in groups if group and group.kind == KIND)}
     matches = sorted(
@@ -168,7 +168,7 @@ def _make_trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
 
 @functools.lru_cache(maxsize=2048)
 def _read_curve(path: str, metric: str) -> tuple[tuple[tuple[float, float], ...], float | None]:
-    """Return a job's curve with a reduced number of points, and its newest value (None if it is not a number)."""
+    """Return a job's curve with a reduced number of points, and its newest value, or None if it is not finite."""
     reader = JobReader(JobFolder(Path(path)), curves=True)
     reader.catch_up()
     if metric not in reader.book.metrics:

@@ -60,32 +60,32 @@ class Sweep:
 
     @property
     def study(self) -> Study:
-        """Return the current state of the sweep and its trials."""
+        """The current state of the sweep and its trials."""
         return sweep_study.read(self.id)
 
     @property
     def panel(self) -> SweepPanel:
-        """Return the content of the sweep's panel as plain data."""
+        """The content of the sweep's panel as plain data."""
         return views.make_panel(self.study)
 
     @property
     def trials(self) -> views.SweepTable:
-        """Return the started trials, best first, with ``number``, ``params``, ``value``, ``state`` and ``job``."""
+        """The started trials, best first, with ``number``, ``params``, ``value``, ``state`` and ``job``."""
         return views.SweepTable(self.study)
 
     @property
     def name(self) -> str:
-        """Return the name of the sweep."""
+        """The name of the sweep."""
         return self.study.group.name
 
     @property
     def state(self) -> State:
-        """Return the current state: lost if the driver of the sweep was killed and cannot be restarted."""
+        """The current state: lost if the driver of the sweep was killed and cannot be restarted."""
         return self.study.state
 
     @property
     def best(self) -> SweepTrial:
-        """Return the best completed trial: ``params``, ``value``, ``job``, ``run()``. Raises ResultUnavailable."""
+        """The best completed trial: ``params``, ``value``, ``job``, ``run()``. Raises ResultUnavailable."""
         study = self.study
         if study.best is None:
             details = " ".join(filter(None, (study.problem, study.hint)))
