@@ -305,7 +305,7 @@ def list_subscriptions() -> list[AzureSubscription]:
 
 
 def create_client() -> RestClient:
-    """Return a client of the resource manager with the credential. Raises NotSignedIn."""
+    """Return a resource manager client with the user's credential. Raises NotSignedIn."""
     cloud = settings.read().endpoints
     return RestClient(cloud.resource_manager, get_credential(), cloud.get_scope(cloud.resource_manager))
 

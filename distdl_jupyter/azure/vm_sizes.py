@@ -80,7 +80,7 @@ class VmSize:
 
     @property
     def is_retired(self) -> bool:
-        """Whether it is no longer available in public regions."""
+        """Whether the size is no longer available in public regions."""
         return self.status == "retired"
 
     @property

@@ -77,7 +77,7 @@ class CompiledSource:
 
     @classmethod
     def from_function(cls, function: FunctionType, location: CodeLocation) -> CompiledSource | None:
-        """Build from a function; return None if its source is not available."""
+        """Build from a function, or return None if its source is not available."""
         compiled = function.__code__
         text = read_code_text(compiled.co_filename, location)
         tree = try_parse(text.text) if text is not None else None
@@ -188,7 +188,7 @@ class _BindingVisitor:
         return bound_after
 
     def _record_read(self, name: str, bound: Collection[str]) -> None:
-        """Record that a name is read, with the names read if it is called, transitively."""
+        """Record that a name is read, and the names that are read directly or indirectly if it is called."""
         pending, visited = [name], set(_PYTHON_NAMES)
         while pending:
             name = pending.pop()

@@ -20,7 +20,7 @@ _CELL_LABEL = re.compile(r"In\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class CodeLocation:
-    """The running notebook and cell. ``raw`` is the cell's full text, ``path`` the notebook's file ("" if unknown)."""
+    """The running notebook and cell. ``raw`` is the cell's full text, ``path`` the notebook's file."""
 
     path: str = ""
     cell_id: str = ""
@@ -40,7 +40,7 @@ class CodeLocation:
 
 
 def get_shell() -> Any | None:
-    """Return the running IPython shell or None."""
+    """Return the running IPython shell, or None outside IPython."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
 

@@ -1,4 +1,4 @@
-"""Uploads a job's files to Blob: outputs, values, and the log of a failed job.
+"""Uploads a job's files to Azure Blob Storage: outputs, values, and the log of a failed job.
 
 Each job has its own prefix ``<prefix>/<job id>/``. Blobs with the same size and MD5 are skipped. Local files are kept.
 """
@@ -46,7 +46,7 @@ class UploadSummary(NamedTuple):
 
 
 def build_url(spec: JobSpec) -> str:
-    """Return the address of a job's files in Blob."""
+    """Return the URL of a job's files in Azure Blob Storage."""
     return f"{spec.outputs.rstrip('/')}/{spec.id}"
 
 

@@ -87,7 +87,7 @@ def find_missing_packages(spec: Any) -> PackageRequest | None:
 
 
 class PackageEnvironment:
-    """An environment. ``on_progress`` is called with the received bytes, the total, and 1 at the end (else 0)."""
+    """An environment. ``on_progress`` is called with the received and total bytes, and 1 at the end (0 before)."""
 
     def __init__(self, request: PackageRequest, cache: Cache, on_progress: Callable[[int, int, int], None]) -> None:
         self._request = request

@@ -138,7 +138,7 @@ def _get_relative_path(source: StagedSource, name: str) -> str:
 
 
 class StdioChannel:
-    """Lines of JSON on standard input and output. Any thread may call the methods."""
+    """Exchanges lines of JSON on standard input and output; thread-safe."""
 
     def __init__(self, source: IO[bytes], sink: IO[bytes]) -> None:
         self._source = source
@@ -149,7 +149,7 @@ class StdioChannel:
         self._has_finished = False
 
     def read_request(self) -> dict[str, Any]:
-        """Return the first line; from then on, the program exits when its input ends."""
+        """Return the request on the first line; from then on, the program exits when its input ends."""
         request: dict[str, Any] = json.loads(self._source.readline())
         threading.Thread(target=self._read_responses, daemon=True).start()
         return request

@@ -81,7 +81,7 @@ _STATUS_ERRORS = {
 
 
 class StoreError(Exception):
-    """An error of obstore: the HTTP status and the store's error code, or 0 and the reason if no response arrived."""
+    """An obstore error: the HTTP status and the store's error code, or 0 and the reason if no response arrived."""
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(f"{status} {code}".removeprefix("0 ").strip())
@@ -114,7 +114,7 @@ def make_read_error(source: str, address: str, name: str, error: StoreError) -> 
 
 
 def _get_error_types() -> tuple[type[BaseException], ...]:
-    """Return the exception types of obstore."""
+    """Return the exception types that obstore raises."""
     from obstore.exceptions import BaseError
 
     return (BaseError, FileNotFoundError, ValueError)

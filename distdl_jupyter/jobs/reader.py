@@ -139,7 +139,7 @@ class JobReader:
                 written = get_last_write(self.folder.events, self.folder.log)
                 self._received_at = now - (max(0.0, time.time() - written) if written else 0.0)
             if self.view.remote_writer is not None:
-                self._note_writer()
+                self._record_writer()
         elif not self.view.state.ended and now - self._received_at > _WRITER_TIMEOUT_SECONDS:
             self._received_at = now
             return self._finalize()
@@ -161,11 +161,11 @@ class JobReader:
             ):
                 self.fold(_make_unsaved_end(error))
             ended = False
-        self._note_writer()
+        self._record_writer()
         return ended
 
-    def _note_writer(self) -> None:
-        """Note the writer's host in the view if the writer cannot be checked from here."""
+    def _record_writer(self) -> None:
+        """Record the writer in the view if it runs on a host where it cannot be checked from here."""
         writer = self.folder.read_supervisor()
         self.view.remote_writer = writer if writer.is_on_other_host and not self.view.state.ended else None
 

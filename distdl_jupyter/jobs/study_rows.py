@@ -82,7 +82,7 @@ def fold_rows(jobs: Sequence[JobRow]) -> list[JobRow]:
 
 
 def _make_row(template: JobRow, runs: Sequence[JobRow]) -> JobRow:
-    """Return the row of a study from its runs, newest first; ``template`` is the newest run or a row like it."""
+    """Return the row of a study from its ``runs``, newest first; ``template`` is the newest run, or the empty sweep."""
     group = template.group
     assert group is not None
     kind_fields = _get_sweep_fields(runs, group) if group.kind == "sweep" else _get_scaling_fields(runs, group)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Advice:
     """One piece of advice: a headline, the reason with its numbers, and the change that a click applies.
 
-    ``change`` contains request fields with their new values ({} if none); ``snippet`` is code to add to the training
-    ("" if none); ``action`` is the label of the button, "" if there is neither. ``source`` is the reference for a
+    ``change`` contains request fields with their new values, or is empty; ``snippet`` is code to add to the training,
+    or ""; ``action`` is the label of the button, or "" if there is neither. ``source`` is the reference for a
     rule's number or formula.
     """
 
@@ -233,7 +233,7 @@ def suggest_search_jobs(case: RuleInput) -> Advice | None:
 
 
 def find_search_library(code: str) -> str:
-    """Return the name of a known search library that the code imports, else ""."""
+    """Return the name of a known search library that the code imports, or "" if there is none."""
     for name in list_imported_names(try_parse(code) or ast.Module([], [])):
         if library := next((library for library in _SEARCH_LIBRARIES if f"{name}.".startswith(f"{library}.")), ""):
             return library

@@ -59,7 +59,7 @@ def _make_finding(call: Call, path: str) -> Finding:
 
 
 def _find_fixed_path(call: Call, code: CodeAnalysis) -> str | None:
-    """Return the path's source text if the call writes to the same path on all ranks, else None."""
+    """Return the path's source text if the call writes to the same path on all ranks, or None if not."""
     path = None if call.is_on_one_rank else _find_written_path(call)
     if isinstance(path, ast.Name):
         path = code.assigned.get(path.id)

@@ -105,7 +105,7 @@ def _check_attributes(draft: CapturedCode) -> Iterator[Finding]:
     """Report module attributes that were set in the notebook, because ranks import the unchanged file."""
     if draft.kind == "script":  # a script does not see the notebook's changes
         return
-    set_by_code = {name for source in draft.texts for name in _find_set_attributes(source.text)}
+    set_by_code = {name for source in draft.texts for name in _find_assigned_attributes(source.text)}
     for source in draft.texts:
         module = _find_module(source.label) if source.is_module else None
         if module is None:
@@ -137,7 +137,7 @@ def _is_changed(module: ModuleType, name: str, value: object) -> bool:
 
 
 @functools.lru_cache(maxsize=1000)
-def _find_set_attributes(text: str) -> frozenset[str]:
+def _find_assigned_attributes(text: str) -> frozenset[str]:
     """Return the names of the attributes that a source text assigns."""
     nodes = ast.walk(try_parse(text) or ast.Module([], []))
     return frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
