@@ -10,7 +10,7 @@ import linecache
 import os
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +61,11 @@ def _describe(error: BaseException, describer: FrameDescriber, depth: int) -> di
     code, hint = getattr(error, "code", ""), ""
     if type(code) is not str or not code or not type(error).__module__.startswith("distdl_jupyter."):
         code, hint = hints.find_hint(error, views)
-    memory = _collect_gpu_memory(error, describer) if code == "gpu-memory-full" else None
-    if memory is not None:
-        hint = gpu_memory.explain(memory, os.environ.get("DISTDL_JOB_ID", "").rpartition("-")[2])
+    memory: dict[str, Any] = {}
+    if code == "gpu-memory-full":
+        with contextlib.suppress(Exception):  # without this data, the error has the generic hint
+            memory = {"gpu_memory": gpu_memory.collect(error, describer.locate_first)}
+            hint = gpu_memory.explain(memory["gpu_memory"], os.environ.get("DISTDL_JOB_ID", "").rpartition("-")[2])
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     causes: Sequence[BaseException] = () if cause is None or cause is error else (cause,)
     if isinstance(error, BaseExceptionGroup):
@@ -95,21 +97,9 @@ def _describe(error: BaseException, describer: FrameDescriber, depth: int) -> di
         "values_at": order[0] if order else None,
         "code": code,
         "hint": secret_patterns.redact(hint),
-        **({} if memory is None else {"gpu_memory": memory}),
+        **memory,
         "causes": [_describe(cause, describer, depth + 1) for cause in causes[:_MAX_CAUSES] if depth < _MAX_CAUSES],
     }
-
-
-def _collect_gpu_memory(error: BaseException, describer: FrameDescriber) -> dict[str, Any] | None:
-    """Return the GPU memory usage, or None if it is unknown; the generic hint is used then."""
-
-    def locate(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
-        lines = ((str(frame.get("filename", "")), int(frame.get("line", 0))) for frame in frames)
-        return next((describer.locate(file, line) for file, line in lines if describer.is_user_code(file)), ("", 0))
-
-    with contextlib.suppress(Exception):  # the error must be reported without this data
-        return gpu_memory.collect(error, locate)
-    return None
 
 
 def _format_message(error: BaseException) -> str:

@@ -11,10 +11,11 @@ import contextlib
 import linecache
 import sys
 import sysconfig
+import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, NamedTuple
 
 from distdl_jupyter.worker.sources import Cell, CellSources
@@ -92,12 +93,12 @@ class FrameDescriber:
 
     def find_line(self) -> tuple[str, int]:
         """Return the label and line of the innermost frame of the user's code, or ("", 0) if there is none."""
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to walk the stack
-        while frame is not None:
-            if self.is_user_code(frame.f_code.co_filename):
-                return self.locate(frame.f_code.co_filename, frame.f_lineno)
-            frame = frame.f_back
-        return "", 0
+        stack = traceback.walk_stack(sys._getframe(1))  # noqa: SLF001  the documented way to walk the stack
+        return self.locate_first((frame.f_code.co_filename, line) for frame, line in stack)
+
+    def locate_first(self, positions: Iterable[tuple[str, int]]) -> tuple[str, int]:
+        """Return the label and line of the first file and line in the user's code, or ("", 0) if there is none."""
+        return next((self.locate(file, line) for file, line in positions if self.is_user_code(file)), ("", 0))
 
     def locate(self, file: str, line: int) -> tuple[str, int]:
         """Return the label of a file and the line as numbered in the notebook."""

@@ -46,10 +46,10 @@ def line(label, number, size, count):
     return {"label": label, "line": number, "size": size, "count": count}
 
 
-def place(frames):
-    for frame in frames:
-        if not frame["filename"].startswith(("/usr", "??")):
-            return Path(frame["filename"]).name, frame["line"]
+def place(positions):
+    for file, line in positions:
+        if not file.startswith(("/usr", "??")):
+            return Path(file).name, line
     return "", 0
 
 

@@ -23,7 +23,7 @@ import os
 import pwd
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,8 +56,8 @@ _STATUS = re.compile(r"CU[A-Z]+_STATUS_ALLOC_FAILED")
 _HIDDEN_PROCESS = {"kind": "hidden", "name": "", "user": "", "job": "", "rank": ""}
 _DEVICE_WORDS = ("cuda", "hip ", "xpu", "mps ", "gpu", "device")
 
-#: Returns the label and line of the user's code in the frames of a memory block, or ("", 0) if no frame is the user's.
-FrameLocator = Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]
+#: Returns the label and line of the first of these files and lines in the user's code, or ("", 0) if there is none.
+FrameLocator = Callable[[Iterable[tuple[str, int]]], tuple[str, int]]
 
 
 def watch(finder: HookFinder) -> None:
@@ -122,7 +122,8 @@ def list_lines(snapshot: Mapping[str, Any], device: int | None, locate: FrameLoc
         for block in segment.get("blocks", ()):
             # A block that was freed while another stream uses it has the state "active_pending_free".
             if str(block.get("state", "")).startswith("active") and block.get("frames"):
-                sizes.setdefault(locate(block["frames"]), []).append(int(block["size"]))
+                positions = ((str(row.get("filename", "")), int(row.get("line", 0))) for row in block["frames"])
+                sizes.setdefault(locate(positions), []).append(int(block["size"]))
     lines: list[dict[str, Any]] = [
         {"label": label, "line": line, "size": sum(blocks), "count": len(blocks)}
         for (label, line), blocks in sizes.items()

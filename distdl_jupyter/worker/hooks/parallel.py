@@ -12,7 +12,7 @@ import platform
 import re
 import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ def watch(finder: HookFinder) -> None:
     if interval.isdigit() and int(interval):
         steps.count_step = _WeightChecker(finder, int(interval)).count_step
     if backend in _REMEDIES and not os.environ.get("DISTDL_CHECK"):
-        steps.listeners.append(_CommunicationChecker(_REMEDIES[backend]).check_step)
+        steps.listeners.append(_make_communication_check(_REMEDIES[backend]))
 
 
 def _get_size() -> int:
@@ -130,9 +130,8 @@ class _WeightChecker:
         state.steps += 1
         if state.steps < state.due:
             return
-        state.due = (
-            min(2 * state.steps, self._interval) if state.steps < self._interval else state.steps + self._interval
-        )
+        count, interval = state.steps, self._interval
+        state.due = min(2 * count, interval) if count < interval else count + interval
         try:
             if state.parameters is None:
                 state.parameters = self._find_equal_parameters(optimizer)
@@ -232,18 +231,16 @@ _REMEDIES = {
 _UNTRACKED_MODULES = ("mpi4py.MPI", "ray", "tensorflow", "jax")
 
 
-class _CommunicationChecker:
-    def __init__(self, remedy: str) -> None:
-        self._remedy = remedy
-        self._next_check = _GROUP_STEPS
-        self._pid = os.getpid()
+def _make_communication_check(remedy: str) -> Callable[[Any], None]:
+    """Return a listener that checks once or twice whether this process has communicated."""
+    next_check, pid = _GROUP_STEPS, os.getpid()
 
-    def check_step(self, _optimizer: Any) -> None:
-        """Check after ``_GROUP_STEPS`` steps and, if the rank has a group, after ``_COLLECTIVE_STEPS`` steps."""
+    def check_step(_optimizer: Any) -> None:
+        nonlocal next_check
         count = recorder.step + 1
-        if not self._next_check or count < self._next_check:
+        if not next_check or count < next_check:
             return
-        self._next_check = 0
+        next_check = 0
         groups = [group for group in distributed.list_groups() if group.size() > 1]
         horovod, rpc = distributed.get_running_horovod(), sys.modules.get("torch.distributed.rpc.api")
         uses_horovod = horovod is not None and horovod.size() > 1
@@ -255,9 +252,11 @@ class _CommunicationChecker:
         reason = f"after {count} optimizer steps there is no process group with more than one rank"
         if groups or uses_horovod:
             if count < _COLLECTIVE_STEPS:
-                self._next_check = _COLLECTIVE_STEPS
+                next_check = _COLLECTIVE_STEPS
                 return
             reason = f"no collective operation ran in {count} optimizer steps"
-        if os.getpid() == self._pid and not any(name in sys.modules for name in _UNTRACKED_MODULES):
-            text = f"The ranks are not communicating: {reason}, so each rank trains its own model. {self._remedy}"
+        if os.getpid() == pid and not any(name in sys.modules for name in _UNTRACKED_MODULES):
+            text = f"The ranks are not communicating: {reason}, so each rank trains its own model. {remedy}"
             channel.notify("warning", text, "no-communication")
+
+    return check_step
