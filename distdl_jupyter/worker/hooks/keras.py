@@ -21,8 +21,6 @@ _MODULES = ("keras.src.models.model", "tf_keras.src.engine.training", "keras.src
 #: Number of arguments of ``fit`` before ``callbacks``. If code passes callbacks by position, metrics are not reported.
 _CALLBACKS_INDEX = 5
 _patch = Patches()
-
-
 #: Hooks ``Model.fit``, and the strategy that connects TensorFlow's workers.
 watch = _patch.install
 

@@ -31,8 +31,6 @@ _NON_METRICS = ("epoch", "step", "total_flos")
 #: The losses of the batches since the last step of each engine, tensors with one element.
 _losses: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 _patch = Patches()
-
-
 #: Hooks the trainers when they are imported.
 watch = _patch.install
 
@@ -120,9 +118,8 @@ class _TransformersCallback:
             call_hook("in the Trainer's step", autolog.report_progress, state.global_step, state.max_steps, "steps")
 
 
-# Accelerate: it does not report the loss of a step, but every loop passes it to ``Accelerator.backward`` ----
-
-#: Number of steps so far, by Accelerator.
+#: Number of steps so far, by Accelerator. It does not report the loss of a step, but every loop passes the loss to
+#: ``Accelerator.backward``.
 _steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
