@@ -132,7 +132,7 @@ class LocalNodes(JobNodes):
     ) -> None:
         self._agent = agent = LocalAgent(spec, context.folder.path)
         folder, run = str(context.folder.path), str(agent.job.run.path)
-        super().__init__([AgentNode(agent, folder, directory=spec.working_directory, run=run)])
+        super().__init__([AgentNode(agent, folder, spec.working_directory, run)])
         self._context = context
         self._ports = ports
         self._slot = slot

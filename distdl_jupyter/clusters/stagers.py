@@ -35,8 +35,12 @@ from distdl_jupyter.node.job import DATA
 _PROGRAM = ("-P", "-m", "distdl_jupyter.data.stager")
 #: Seconds between two checks for a cancellation, and timeout of requests to an agent.
 _POLL_SECONDS, _REQUEST_SECONDS = 0.25, 60.0
-#: Bytes of error output to store, characters per message to an agent, and bytes between two progress messages.
-_MAX_ERROR_BYTES, _MAX_MESSAGE_CHARS, _REPORT_BYTES = 2000, 1 << 20, 1 << 23
+#: The maximum number of bytes of error output to store.
+_MAX_ERROR_BYTES = 2000
+#: The maximum number of characters of a part of a message to an agent.
+_MAX_MESSAGE_CHARS = 1 << 20
+#: The number of copied bytes between two progress messages.
+_REPORT_BYTES = 1 << 23
 #: The result on a node: variables with the paths of the data, and the ranks' Python ("": the node's Python).
 NodeData = tuple[dict[str, str], str]
 #: A message of a stager (see ``data.stager``).
@@ -274,7 +278,7 @@ def stage_on_hosts(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context
 
     staged = run(start, range(len(nodes)), context.staging, context.report, base=base)
     for number, node in enumerate(nodes):
-        node.data, node.python = staged[number]
+        node.data_variables, node.python = staged[number]
 
 
 class _Folder:

@@ -74,7 +74,7 @@ class Host:
 @pytest.mark.fault("entry", "only values of its own ranks are accepted from a host")
 def test_a_host_gives_the_values_of_its_own_ranks_only(folder):
     names = ["results/rank-1.pkl", "results/rank-0.pkl", "./results//planted.pkl", "results/.rank-1.pkl.5", "outputs/a"]
-    node = AgentNode(Host(names), "/there", "", "", shared=False)
+    node = AgentNode(Host(names), "/there", "", "", is_shared=False)
     staging.copy_back(staging.StagedJob(JobSpec(id=folder.id, name="n"), folder, None), node, set(), {1})
     assert [path.name for path in folder.results.iterdir()] == ["rank-1.pkl"]
     assert (folder.outputs / "a").exists()

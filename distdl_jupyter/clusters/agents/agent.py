@@ -141,13 +141,13 @@ class AgentNode:
     #: The job's folder on the machine, the working directory of its ranks, and the agent's private folder.
     folder: str
     directory: str
-    run: str
+    private_folder: str
     #: Whether the machine sees the job's folder of this machine.
-    shared: bool = True
+    is_shared: bool = True
     #: Whether the machine lacks the working directory, so that its ranks run in an empty one.
     has_empty_directory: bool = False
     #: The environment variables with the paths of the data.
-    data: dict[str, str] = field(default_factory=dict)
+    data_variables: dict[str, str] = field(default_factory=dict)
     #: The Python interpreter with the job's packages, or "" if it has none.
     python: str = ""
     #: Notices for the user about files that were or were not copied back.

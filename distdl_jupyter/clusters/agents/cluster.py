@@ -141,7 +141,7 @@ class AgentCluster(Cluster):
     def _stage(self, job: StagedJob, context: Context) -> None:
         """Copy the job's files to every host that does not see them."""
         self._nodes = staging.prepare(job, self._connections)
-        unshared = [node for node in self._nodes if not node.shared]
+        unshared = [node for node in self._nodes if not node.is_shared]
         if not unshared:
             context.report("stage", "nothing to copy")
             return

@@ -336,7 +336,7 @@ class AgentRun(Run):
     def fetch(self, rank: int, path: str, max_bytes: int) -> None:
         """Copy a file from a machine that does not share the job's folder."""
         node = self._nodes.get_node(self._placement.ranks[rank])
-        if not node.shared:
+        if not node.is_shared:
             from distdl_jupyter.clusters.agents import staging  # not needed on this machine
 
             staging.fetch(self._context.folder, node, path, max_bytes)
@@ -442,7 +442,11 @@ class LauncherRun(AgentRun):
         # Open MPI creates folders in TMPDIR named by process ids, and leaves them behind if it is killed. The next
         # daemon with the same id then fails, so TMPDIR is a folder that is removed at the end.
         shared = {
-            node.host: {**self._nodes.get_environment(node), "TMPDIR": node.run, **self._launcher.environment}
+            node.host: {
+                **self._nodes.get_environment(node),
+                "TMPDIR": node.private_folder,
+                **self._launcher.environment,
+            }
             for node in self._nodes.nodes
         }
         launcher_node = self._nodes.nodes[0]

@@ -70,18 +70,20 @@ def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode
         path.unlink(missing_ok=True)
     nodes = []
     for connection, answer in zip(connections, answers, strict=True):
-        folder, shared = str(answer["folder"]), bool(answer["shared"])
+        folder, is_shared = str(answer["folder"]), bool(answer["shared"])
         has_directory = bool(answer.get("working_directory_there")) or not directory
-        if job.options.shared and not shared:
+        if job.options.shared and not is_shared:
             text = f"The host does not see the job's folder {job.folder.path}, although the option shared is set."
             remedy = "Remove the option shared, or set DISTDL_HOME to a folder that all hosts mount."
             raise HostFailed(connection.host, text, remedy, code="shared-folder-missing")
-        if shared and not has_directory:
+        if is_shared and not has_directory:
             text = f"The host sees the job's folder, but not the working directory {directory}."
             remedy = "Submit from a folder that all hosts mount, or set the cluster option shared to False."
             raise HostFailed(connection.host, text, remedy, code="working-directory-missing")
-        workdir, run = directory if has_directory else f"{folder}/{_WORK}", str(answer["run"])
-        nodes.append(AgentNode(connection, folder, workdir, run, shared=shared, has_empty_directory=not has_directory))
+        working_directory = directory if has_directory else f"{folder}/{_WORK}"
+        node = AgentNode(connection, folder, working_directory, str(answer["run"]), is_shared=is_shared)
+        node.has_empty_directory = not has_directory
+        nodes.append(node)
     return nodes
 
 
@@ -259,11 +261,11 @@ class AgentNodes(JobNodes):
     def get_rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the paths of the rank's folder and data on its host."""
         node = self.get_node(slot)
-        return variables | {"DISTDL_JOB_DIR": node.folder} | node.data
+        return variables | {"DISTDL_JOB_DIR": node.folder} | node.data_variables
 
     def collect(self) -> None:
         """Copy back the files of ranks from hosts that do not share the folder, one host after the other."""
-        unshared, failures, copied_paths = [node for node in self.nodes if not node.shared], list[str](), set[Path]()
+        unshared, failures, copied_paths = [node for node in self.nodes if not node.is_shared], list[str](), set[Path]()
         if len(unshared) < len(self.nodes):  # the files that hosts have written into the shared folder
             for name in _RESULT_FOLDERS:
                 copied_paths.update(path for path in (self._job.folder.path / name).rglob("*") if path.is_file())

@@ -212,7 +212,7 @@ class SlurmCluster(AgentCluster):
         hosts = [str(node["host"]) for node in handle["nodes"]]
         connections = [slurm.connect(node, host, takeover=True) for node, host in enumerate(hosts)]
         nodes = [
-            AgentNode(connection, str(slurm.directory.job), "", str(node["run"]), shared=True)
+            AgentNode(connection, str(slurm.directory.job), "", str(node["run"]))
             for connection, node in zip(connections, handle["nodes"], strict=True)
         ]
         limits.raise_file_limit(4 * spec.process_count)

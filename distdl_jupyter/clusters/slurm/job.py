@@ -309,7 +309,7 @@ class SlurmNodes(AgentNodes):
         """Return the job's number, its folder, and the nodes of its ranks."""
         directory = self._slurm.directory
         return directory.handle(self._slurm.job, directory.link) | {
-            "nodes": [{"host": node.host, "run": node.run} for node in self.nodes],
+            "nodes": [{"host": node.host, "run": node.private_folder} for node in self.nodes],
             "ranks": [[slot.rank, slot.node, slot.local_rank] for slot in self._placement.ranks],
         }
 

@@ -166,7 +166,12 @@ class SshCluster(AgentCluster):
     def _make_nodes(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         """Return the hosts, with a handle that holds the connection options and folders for a sweep."""
         hosts = [
-            {"name": node.host, "target": node.connection.target.target, "folder": node.folder, "shared": node.shared}
+            {
+                "name": node.host,
+                "target": node.connection.target.target,
+                "folder": node.folder,
+                "shared": node.is_shared,
+            }
             for node in self._nodes
         ]
         handle = {"hosts": hosts, "python": job.options.python or job.spec.python}
