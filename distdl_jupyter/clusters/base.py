@@ -1,8 +1,7 @@
-"""The interface of cluster plug-ins.
+"""The interface of cluster plug-ins. It must not depend on events, views or names of backends.
 
 A cluster places a job and starts a plan, which returns a ``Run`` with streams, exits and signals. If the supervisor
 dies, ``attach`` finds the job again from the plain data of ``Run.handle()``, or ``sweep`` ends its remaining processes.
-This module must not depend on events, views or names of backends.
 """
 
 from __future__ import annotations
@@ -370,8 +369,8 @@ class Cluster(ABC):
         """Acquire the resources of the job and return None, or return its position in the queue.
 
         Called repeatedly until it returns None; then the job is placed. The resources are held until the run is closed,
-        or until ``release``. A ``blocked`` job cannot start yet and only keeps its position; ``number`` is its earlier
-        position by time. Raises LaunchFailed for a job that must not wait.
+        or until ``release``. A ``blocked`` job cannot start yet and only keeps its position; ``number`` is the number
+        of a job that has waited before (``Context.queue_number``). Raises LaunchFailed for a job that must not wait.
         """
         return None
 
@@ -408,8 +407,7 @@ class Cluster(ABC):
     ) -> Run:
         """Find a job whose supervisor died and return its run. Raises LaunchFailed if the job no longer exists.
 
-        ``read`` is the number of recorded bytes of each (rank, stream); reading continues there. The stream of the
-        launcher is (-1, "sys").
+        ``read`` is the number of recorded bytes of each (rank, stream), with (-1, "sys") for the launcher.
         """
         text = f"A job on {self.title or self.name} cannot continue without its supervisor."
         raise LaunchFailed(text, code="supervisor-lost")
@@ -433,9 +431,9 @@ class Provisioner(ABC):
 
     @abstractmethod
     def list_choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
-        """Return the known values of the option ``field``; it may take seconds.
+        """Return the values of the option ``field`` for the ``options`` set so far; it may take seconds.
 
-        ``options`` are the options that are set so far. Raises DistDLError, which names missing options.
+        Raises DistDLError, which names missing options.
         """
 
     @abstractmethod

@@ -45,10 +45,8 @@ def get_config_path() -> Path:
 
 def list_named() -> list[ClusterConfig]:
     """Return the named clusters sorted by name. Raises DistDLError if their file is invalid."""
-    return [
-        ClusterConfig(name, entry["kind"], dict(entry["options"]), named=True)
-        for name, entry in sorted(_read_entries(get_config_path()).items())
-    ]
+    entries = sorted(_read_entries(get_config_path()).items())
+    return [ClusterConfig(name, item["kind"], item["options"], named=True) for name, item in entries]
 
 
 def list_clusters() -> list[ClusterConfig]:

@@ -85,10 +85,8 @@ class LocalCluster(Cluster):
         return [NodeInfo(name, gpus=len(devices), gpu_name=gpu_name, cores=cores(), python=python, load=load)]
 
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
-        """Stage the job's data, then reserve ports for the placement.
-
-        Lost emulated nodes are not replaced, so that elastic jobs can be tested on one machine.
-        """
+        """Stage the job's data, then reserve ports for the placement."""
+        # Lost emulated nodes are not replaced, so that elastic jobs can be tested on one machine.
         if context.min_node_count is not None and context.lost_nodes:
             node_count = max(context.min_node_count, spec.node_count - len(context.lost_nodes))
             spec = dataclasses.replace(spec, node_count=node_count)
@@ -99,17 +97,17 @@ class LocalCluster(Cluster):
             if not context.restart:
                 context.note(RunNotice(shortage.level, f"{shortage.message}. {shortage.remedy}", "room"))
 
-        def rank_ports(slot: RankSlot, count: int) -> RankPorts:
+        def reserve(slot: RankSlot, count: int) -> RankPorts:
             return slot.address or _ADDRESS, tuple(self._ports.reserve(count, _ADDRESS))
 
         if context.staging is not None:
             self._staged = _run_stagers(spec, placement, context.staging, context)
         try:
-            reserved = tuple(self._ports.reserve(ports, _ADDRESS))
-            placement = assign_ports(placement, context.rank_ports, rank_ports)
+            reserved_ports = tuple(self._ports.reserve(ports, _ADDRESS))
+            placement = assign_ports(placement, context.rank_ports, reserve)
         except OSError as error:
             raise LaunchFailed(f"Cannot reserve ports for the ranks: {error}.", code="local-ports-not-free") from error
-        return dataclasses.replace(placement, ports=reserved)
+        return dataclasses.replace(placement, ports=reserved_ports)
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Place rank r on node r // process_count_per_node; assign GPUs in order, as if all were free."""

@@ -28,8 +28,9 @@ from distdl_jupyter.node import frames
 
 #: Timeouts in seconds for sending the secret: normally, and while other connections wait to be accepted.
 _HELLO_SECONDS, _CROWDED_SECONDS = 10.0, 1.0
-#: The maximum number of unproven connections. It exceeds most node counts, as a job's nodes connect simultaneously.
+#: The maximum number of unproven connections. It exceeds most node counts, because nodes connect simultaneously.
 _MAX_UNPROVEN = 256
+#: The maximum number of bytes per read.
 _READ_BYTES = 256 * 1024
 #: The channels of the agent's standard input and output; all others are error output.
 _INPUT, _OUTPUT = 0, 1
@@ -53,7 +54,7 @@ class TcpLink(Link):
 
     async def read(self) -> bytes:
         """Return the next output of the agent; store its exit code and error output."""
-        output = b""
+        output = bytearray()
         with contextlib.suppress(OSError):  # the connection is lost
             while self._code is None and not output and (content := await self._reader.read(_READ_BYTES)):
                 for frame in self._frames.feed(content):
@@ -63,7 +64,7 @@ class TcpLink(Link):
                         output += frame.bytes
                     else:
                         self.add_errors(frame.bytes)
-        return output
+        return bytes(output)
 
     async def write(self, content: bytes) -> None:
         """Write to the agent's standard input."""
