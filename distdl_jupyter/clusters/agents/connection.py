@@ -425,4 +425,4 @@ def _validate(message: Mapping[str, Any], schema: Any) -> None:
     try:
         msgspec.convert(message, schema, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise frames.InvalidFrame(f"Invalid message {str(message.get('type'))[:20]!r}: {error}.") from None
+        raise frames.InvalidFrame(f"{str(message.get('type'))[:20]!r}: {error}.") from None

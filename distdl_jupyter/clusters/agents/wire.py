@@ -14,8 +14,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-#: The maximum number of bytes per read of an agent's output, and of error output to store; only its end is stored.
-_READ_BYTES, MAX_ERROR_BYTES = 256 * 1024, 8192
+#: The maximum number of bytes per read of an agent's output.
+_READ_BYTES = 256 * 1024
+#: The maximum number of bytes of error output to store; only its end is stored.
+MAX_ERROR_BYTES = 8192
 
 _loop: asyncio.AbstractEventLoop | None = None
 _start_lock = threading.Lock()
@@ -44,21 +46,21 @@ os.register_at_fork(after_in_child=_reset_loop)
 
 async def read(fd: int) -> bytes:
     """Return available bytes of a non-blocking descriptor, or b"" at its end. Raises OSError."""
-    loop_ = asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
     while True:
-        await _wait_ready(fd, loop_.add_reader, loop_.remove_reader)
+        await _wait_ready(fd, loop.add_reader, loop.remove_reader)
         with contextlib.suppress(BlockingIOError):
             return os.read(fd, _READ_BYTES)
 
 
 async def write(fd: int, content: bytes) -> None:
     """Write all bytes to a non-blocking descriptor. Raises OSError."""
-    loop_, view = asyncio.get_running_loop(), memoryview(content)
+    loop, view = asyncio.get_running_loop(), memoryview(content)
     while view:
         try:
             view = view[os.write(fd, view) :]
         except BlockingIOError:
-            await _wait_ready(fd, loop_.add_writer, loop_.remove_writer)
+            await _wait_ready(fd, loop.add_writer, loop.remove_writer)
 
 
 async def _wait_ready(fd: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
