@@ -171,7 +171,8 @@ class Stage:
             resources.callback(self.listener.close)
             try:
                 self._connection = resources.enter_context(self._start_driver(stage.name))
-                self._connection.sendall(json.dumps({**request, "callback": self.listener.connect_info}).encode() + b"\n")
+                content = json.dumps({**request, "callback": self.listener.connect_info})
+                self._connection.sendall(content.encode() + b"\n")
             except OSError as error:
                 if options.session:
                     hint = "Start a Spark session in another notebook and submit the job there."
