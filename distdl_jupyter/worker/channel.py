@@ -1,7 +1,7 @@
 r"""Sends the reports of a rank as marked lines on its standard output, and decodes these lines.
 
 A channel writes to a duplicate of descriptor 1, so reports still arrive when training code redirects that descriptor.
-It is safe to use from several threads and from a forked child. The content of reports is not interpreted here.
+It is safe to use from several threads and from a forked child.
 
 A line is ``\x1e<nonce> <compact strict JSON>\n``. Each job has a random nonce, so printed text cannot be mistaken for a
 report. Text without a newline may precede the marker on the same line. Control characters in the JSON are escaped.
@@ -55,12 +55,11 @@ class Channel:
     ) -> None:
         """Send the metric values of one step, in several reports if they exceed one atomic write to a pipe.
 
-        With ``replace`` they replace the values reported for this and later steps.
-
-        The line is assembled here because the JSON encoder is several times slower, and this runs in the training loop.
-        Values are finite numbers or the strings nan, inf and -inf.
+        Values are finite numbers or the strings nan, inf and -inf. With ``replace`` they replace the values reported
+        for this and later steps.
         """
         t = time.time() if t is None else t
+        # The JSON encoder is several times slower, and this runs in the training loop.
         pairs = ",".join(
             [_quote(name) + (f'"{value}"' if isinstance(value, str) else repr(value)) for name, value in values.items()]
         )

@@ -133,7 +133,7 @@ class View:
         with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             inner = ast.parse("".join(linecache.getlines(frame.file, frame.globals)))
         while inner is not None:
-            inner = next((s for s in _iterate_statements(inner) if _contains(s, frame.line)), None)
+            inner = _find_statement(inner, frame.line)
             if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 self._loop_variables = []
             if isinstance(self._statement, ast.For | ast.AsyncFor) and inner is not None:
@@ -178,17 +178,16 @@ class View:
         return list(values.items())
 
 
-def _contains(statement: ast.stmt, line: int) -> bool:
-    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
-    return min([statement.lineno, *(node.lineno for node in decorators)]) <= line <= (statement.end_lineno or 0)
-
-
-def _iterate_statements(node: ast.AST) -> Iterator[ast.stmt]:
+def _find_statement(node: ast.AST, line: int) -> ast.stmt | None:
+    """Return the statement directly in a node to which a line belongs (with its decorators), or None."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
-            yield child
-        elif isinstance(child, ast.excepthandler | ast.match_case):
-            yield from _iterate_statements(child)
+            lines = [child.lineno, *(decorator.lineno for decorator in getattr(child, "decorator_list", ()))]
+            if min(lines) <= line <= (child.end_lineno or 0):
+                return child
+        elif isinstance(child, ast.excepthandler | ast.match_case) and (inner := _find_statement(child, line)):
+            return inner
+    return None
 
 
 def _read_attribute(owner: Any, name: str) -> Any:
