@@ -226,14 +226,22 @@ def points_to(link: Path, run: Path) -> bool:
 # scripts ----------------------------------------------------------------------------------------
 
 
+def require_containers(options: SlurmOptions) -> None:
+    """Raise SlurmFailed if an image is set, but Slurm cannot run it."""
+    # Slurm plug-ins add their options to the output of --help.
+    if options.container_image and "--container-image" not in commands.run("srun", "--help"):
+        message = "srun has no option --container-image, because the plugin pyxis is not installed."
+        hint = "Ask the administrators to install pyxis and enroot, or remove container_image."
+        raise commands.SlurmFailed(message, code="slurm-container-unsupported", hint=hint)
+
+
 def build_container_arguments(options: SlurmOptions, *folders: Path) -> list[str]:
     """Return srun's options for the image; absolute ``folders`` except / are mounted at the same path."""
     if not options.container_image:
         return []
     mounts = [f"{folder}:{folder}" for folder in folders if folder.is_absolute() and folder != Path("/")]
     mounts += [options.container_mounts] if options.container_mounts else []
-    image = f"--container-image={options.container_image}"
-    return [image, f"--container-mounts={','.join(mounts)}"] if mounts else [image]
+    return [f"--container-image={options.container_image}", f"--container-mounts={','.join(mounts)}"]
 
 
 def build_batch_script(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
@@ -307,7 +315,7 @@ def build_job_name(spec: JobSpec) -> str:
 # ``<folder of the sweep>/slurm/`` holds::
 #
 #     lock            the lock for claiming tasks
-#     1/array.json    an array: its Slurm job ("" during the submission) and its number of tasks
+#     1/array.json    an array: its Slurm job and its number of tasks
 #     1/7, 1/7.out    the link from task 7 to the files of its trial, and the output of its script
 
 #: Seconds that a task waits for a trial, because a trial only starts after the previous one has ended.
@@ -342,19 +350,18 @@ def claim_task(
         if size < 2:
             return ""
         folder = permissions.make_private(root / str(len(arrays) + 1))
-        _write_array(folder, "", size)
         (folder / "batch").write_text(_build_task_script(folder), encoding="utf-8")
-        args = f"--array=0-{size - 1}%{plan.parallel}", f"--comment={group.id}/{folder.name}", str(folder / "batch")
+        args = f"--array=0-{size - 1}%{plan.parallel}", str(folder / "batch")
         try:
             job = commands.submit(build_sbatch_arguments(spec, options, secrets, folder, "%a.out", *args), secrets)
-        except commands.SlurmTimeout:  # Slurm may have accepted the array
+        except commands.SlurmTimeout:  # if Slurm has accepted the array, its tasks exit when they get no trial
             raise
         except commands.SlurmFailed as error:
             shutil.rmtree(folder)
             text = f"Slurm rejected an array of {plural(size, 'job')}, so each trial is queued separately."
             context.note(RunNotice("info", f"{text} ({error.message})", "no-array"))
             return ""
-        _write_array(folder, job, size)
+        files.write_json(folder / "array.json", {"job": job, "size": size})
         return _claim_free_task(folder, directory, context)
 
 
@@ -371,7 +378,7 @@ def close_array(group: Group) -> None:
                 with contextlib.suppress(FileExistsError):  # a trial has claimed it, or the task has closed itself
                     link.symlink_to(_CLOSED_TARGET)
                     closed_tasks.append(link.name)
-            if job and closed_tasks:
+            if closed_tasks:
                 with contextlib.suppress(commands.UnknownJob):
                     commands.run("scancel", f"{job}_[{','.join(closed_tasks)}]")
 
@@ -392,24 +399,14 @@ def _list_arrays(root: Path) -> list[Path]:
     return sorted((path for path in root.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
 
 
-def _write_array(folder: Path, job: str, size: int) -> None:
-    files.write_json(folder / "array.json", {"job": job, "size": size})
-
-
 def _load_array(folder: Path) -> tuple[str, list[Path]]:
-    """Return the Slurm job of an array, or "" if it is unknown, and the links of its free tasks in order.
-
-    If the submission was killed or its response was lost, the job is looked up in the queue. Raises SlurmFailed.
-    """
+    """Return the Slurm job of an array, or "" if it was not submitted, and the links of its free tasks in order."""
     try:
         array = json.loads((folder / "array.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:  # not submitted
+    except FileNotFoundError:
         return "", []
-    job, size = array["job"], array["size"]
-    if not job and (jobs := commands.find_jobs(f"{folder.parent.parent.name}/{folder.name}")):
-        job = jobs[0].partition("_")[0]
-        _write_array(folder, job, size)
-    return job, [link for task in range(size) if not (link := folder / str(task)).is_symlink()]
+    links = (folder / str(task) for task in range(array["size"]))
+    return array["job"], [link for link in links if not link.is_symlink()]
 
 
 def _claim_free_task(folder: Path, directory: JobDirectory, context: Context) -> str:
@@ -418,7 +415,7 @@ def _claim_free_task(folder: Path, directory: JobDirectory, context: Context) ->
     The job's handle is recorded first, so that another supervisor can claim the task if this one is killed.
     """
     job, free_links = _load_array(folder)
-    for link in free_links if job else ():
+    for link in free_links:
         task = f"{job}_{link.name}"
         context.record_handle(directory.handle(task, link))
         if directory.claim_task(link):

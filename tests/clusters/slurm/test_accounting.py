@@ -107,3 +107,13 @@ def test_queue_shows_the_user_s_jobs_and_no_others(slurm, capsys, tmp_path, monk
     job.cancel()
     assert job.wait(60).state is State.CANCELED
     slurm.run("scancel", "--user=nobody")
+
+
+# containers ------------------------------------------------------------------------------------
+
+
+def test_container_is_refused_where_slurm_has_no_pyxis(slurm):
+    job = submit("1", container_image="ubuntu:24.04").wait(60)
+    assert job.state is State.FAILED
+    assert "srun has no option --container-image" in job.view().reason
+    assert "remove container_image" in job.view().reason

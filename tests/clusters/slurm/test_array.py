@@ -1,6 +1,5 @@
 """A sweep on a real Slurm is a job array: its tasks are places in the queue, which trials take one after the other."""
 
-import json
 import os
 import subprocess
 import time
@@ -151,22 +150,6 @@ def test_a_limit_on_submitted_jobs_makes_each_trial_a_job_by_itself(site, swept)
     assert any("Slurm rejected an array of 3 jobs" in one for job in jobs() for one in notes(job, "no-array"))
 
 
-@pytest.mark.full
-@pytest.mark.fault("sweep", "an array that was submitted by a supervisor that died before it knew its number is found")
-def test_an_array_whose_number_nobody_wrote_down(slurm, tmp_path):
-    (place := tmp_path / "20260101-000000-abcde" / "slurm" / "1").mkdir(parents=True)
-    script._write_array(place, "", 3)
-    assert script._load_array(place)[0] == ""
-    number = slurm.run(
-        "sbatch", "--parsable", "--array=0-2", "--hold", "--comment=20260101-000000-abcde/1", "--wrap=true"
-    ).stdout.strip()
-    assert script._load_array(place)[0] == number
-    assert json.loads((place / "array.json").read_text()) == {"job": number, "size": 3}
-    assert commands.load_state(number).is_pending
-    place.with_name("2").mkdir()
-    assert script._load_array(place.with_name("2")) == ("", [])
-
-
 # a task by itself ----------------------------------------------------------------------------------
 
 
@@ -175,7 +158,7 @@ def task(tmp_path, monkeypatch):
     """Start the script of a task, which waits a second for a trial."""
     monkeypatch.setattr(script, "TASK_WAIT_SECONDS", 1)
     (folder := tmp_path / "it's" / "1").mkdir(parents=True)
-    script._write_array(folder, "7", 2)
+    (folder / "array.json").write_text('{"job": "7", "size": 2}')
 
     def start(number, **variables):
         (folder / "batch").write_text(script._build_task_script(folder))
