@@ -93,13 +93,15 @@ class SlurmCluster(AgentCluster):
             code, remedy = commands.explain_refusal(error)
             rows.append(NodeCheck("", "Submission", "error", error.message, remedy, code))
         down_nodes = [f"{node.name} ({node.detail})" for node in nodes if node.state == "down"]
-        level, text, remedy = "ok", f"{plural(len(nodes), 'node')} up", ""
-        if down_nodes:
-            level, remedy = "warning", "Meanwhile, jobs run on the other nodes."
+        if nodes and len(down_nodes) == len(nodes):
+            remedy = "Ask the administrators, or set another partition."
+            rows.append(NodeCheck("", "Nodes", "error", "no node is up", remedy, "slurm-nodes"))
+        elif down_nodes:
             text = f"{len(down_nodes)} of {len(nodes)} nodes are down: {listing(down_nodes)}"
-        if down_nodes and len(down_nodes) == len(nodes):
-            level, text, remedy = "error", "no node is up", "Ask the administrators, or set another partition."
-        rows.append(NodeCheck("", "Nodes", level, text, remedy, "slurm-nodes" if down_nodes else ""))
+            remedy = "Meanwhile, jobs run on the other nodes."
+            rows.append(NodeCheck("", "Nodes", "warning", text, remedy, "slurm-node"))
+        else:
+            rows.append(NodeCheck("", "Nodes", "ok", f"{plural(len(nodes), 'node')} up"))
         max_gpus = max((node.gpus for node in nodes), default=0)
         if max_gpus and not options.gpus:
             text = f"nodes have up to {plural(max_gpus, 'GPU')}, but jobs do not request any"
