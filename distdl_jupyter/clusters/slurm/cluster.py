@@ -86,9 +86,8 @@ class SlurmCluster(AgentCluster):
         arguments = script.build_sbatch_arguments(spec, options, {}, Path("/tmp"), "check.out")  # noqa: S108 - not used
         try:
             commands.run("sbatch", "--test-only", *arguments, "--wrap=true")
-            rows.append(
-                NodeCheck("", "Submission", "ok", f"partition {options.partition or 'by default'} accepts jobs")
-            )
+            partition = f"partition {options.partition}" if options.partition else "the default partition"
+            rows.append(NodeCheck("", "Submission", "ok", f"{partition} accepts jobs"))
         except commands.SlurmFailed as error:
             code, remedy = commands.explain_refusal(error)
             rows.append(NodeCheck("", "Submission", "error", error.message, remedy, code))
