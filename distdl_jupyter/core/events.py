@@ -22,8 +22,7 @@ rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known
            ``pid``, ``gpu``, ``compiling`` (whether torch.compile is running); at the end ``code`` (exit code) or
            ``signal`` (a name such as "KILL"), ``evidence``; a rank that returns to ``waiting`` has no process
 metric     ``rank``, ``step``, ``values`` {name: number}; an event for several ``reports`` has the values of the
-           last one, and in ``folded`` the bucket of each value in the same order (``core.series``); with
-           ``replace`` it replaces the rank's earlier reports of this and later steps
+           last one; with ``replace`` it replaces the rank's earlier reports of this and later steps
 metric_source  ``names`` of metrics, ``from_output``: true if they are parsed from the output of the ranks from now
            on, false if ranks report them (reported values replace parsed ones)
 progress   ``rank``, ``done`` (None: no longer known), ``total`` (None: unknown), ``unit`` (may be "")

@@ -87,7 +87,9 @@ def _read_backward(
     The first item has about ``size`` bytes, each next one four times as many; the last one begins at ``floor``.
     """
     while True:
-        begin = end - size
+        begin, deleted = end - size, find_deleted_range(path)
+        if deleted is not None and begin < deleted[1] and end > deleted[0]:  # the deleted bytes do not count
+            begin = deleted[0] - size + max(0, end - deleted[1])
         position = find_line(path, begin, end) if begin > floor else floor
         lines, cursor = read_range(path, position, end)
         yield lines, position, cursor

@@ -1,10 +1,9 @@
-"""The curves of a job: metric events in bounded series, read as a band over ranks or as a line per rank.
+"""The curves of a job: metric events in bounded series, read as a band over ranks or as a curve of each rank.
 
-Call ``SeriesBook().apply(event)`` for each event in order; it takes about a microsecond per value. ``band(name)`` and
-``lines(name)`` take a few milliseconds for any number of points.
+Call ``SeriesBook().apply(event)`` for each event in order; it takes about a microsecond per value.
 
-* A bucket covers the steps ``i * 2**k <= step < (i + 1) * 2**k`` of all ranks of a metric. ``k`` grows (widths double)
-  when there are too many buckets. It is the smallest one that fits, so the order of the points does not matter.
+* A bucket covers the steps ``i * 2**k <= step < (i + 1) * 2**k``. ``k`` is the smallest number for which a metric does
+  not have too many buckets, so the order of the points does not matter. Widths double when it grows.
 * After a restart, points from the first repeated step on are removed by whole buckets; the bucket that contains this
   step is kept if it has earlier points.
 * NaN and inf are excluded from means and extrema; a bucket has the first step with one of them.
@@ -26,17 +25,18 @@ from distdl_jupyter.core.humanize import listing, ranks
 MAX_METRICS = 500
 #: Steps above this and non-finite steps are ignored; nanoseconds since the epoch are below it.
 MAX_STEP = 1e21
-#: Maximum points of a line; maximum buckets of a metric, without the exact first and last point.
-MAX_POINTS, MAX_BUCKETS = 1000, 998
-#: Maximum product of buckets and ranks of a metric, and the number of buckets that is always allowed.
-_MAX_RANK_BUCKETS, _MIN_BUCKETS = 64_000, 128
+#: Maximum number of points of a curve.
+MAX_POINTS = 1000
+#: Maximum number of buckets of a metric; the curve also has its exact first and last point.
+MAX_BUCKETS = MAX_POINTS - 2
+#: Maximum product of buckets and ranks of a metric.
+_MAX_RANK_BUCKETS = 64_000
+#: Number of buckets that a metric may have with any number of ranks.
+_MIN_BUCKETS = 128
 #: The first buckets are 1 / 2**20 wide, so steps that differ by a millionth are distinct.
 _RESOLUTION = 2.0**20
 #: The kinds of values that are not finite, as bits.
 _NON_FINITE_KINDS = {1: "nan", 2: "inf", 4: "-inf"}
-
-
-# what is read -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One bucket over all ranks.
+    """One bucket over all ranks: the middle of its steps, and the ``time`` (epoch seconds) of its highest step.
 
-    ``step`` is the middle of the bucket's steps, ``time`` (epoch seconds) the time of its highest step. ``mean`` is the
-    mean over ranks of each rank's mean; None (a gap) if a rank reported only non-finite values. ``low`` and ``high``
-    are the exact extrema of all finite values, with the lowest rank that reached them. In a bucket with a single step
-    they are those of the ranks' means, because several values of one rank at one step are not a band.
+    ``mean`` is the mean over ranks of each rank's mean, or None (a gap) if a rank reported only non-finite values.
+    ``low`` and ``high`` are the exact extrema of all finite values with the lowest rank that reached them; for a single
+    step, those of the ranks' means, because several values of one rank at one step are not a band.
     """
 
     step: float
@@ -71,8 +70,8 @@ class Row:
 class Band:
     """One metric over all ranks: at most 1,000 rows in order of steps, the first and the last at exact steps.
 
-    ``last`` is the mean of the ranks' newest values at ``last_step``, which may be nan or inf; None without values. It
-    excludes ranks that have not reported since a restart. ``core.view.MetricView`` and the last row match it.
+    ``last`` is the mean at ``last_step`` of the newest values, which may be nan or inf, of the ranks that have reported
+    since the last restart, or None if there are none. The last row and ``core.view.MetricView`` have the same value.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -85,10 +84,9 @@ class Band:
 
 @dataclass(slots=True)
 class RankCurve:
-    """One rank's curve: at most 1,000 points; a value of None is a gap.
+    """One rank's curve: at most 1,000 points, the first and the last of them exact; a value of None is a gap.
 
-    As long as every bucket has one value, the points are all values. Later, a point is a bucket's mean at the middle of
-    its steps. The first and last point are always exact.
+    A point is the only value of its bucket, or the bucket's mean at the middle of its steps.
     """
 
     rank: int
@@ -107,13 +105,7 @@ _COUNT, _TOTAL, _LOW, _HIGH, _STEP, _BAD_KINDS, _BAD_STEP = range(7)
 _EMPTY_BUCKET = array("d", (0, 0, math.inf, -math.inf, math.inf, 0, math.inf))
 
 
-def create_bucket() -> array[float]:
-    """Return an empty bucket."""
-    return _EMPTY_BUCKET[:]
-
-
-def add_value(bucket: array[float], step: float, value: float) -> None:
-    """Add one value to a bucket."""
+def _add_value(bucket: array[float], step: float, value: float) -> None:
     if not math.isfinite(value):
         kind = 1 if value != value else 2 if value > 0 else 4
         bucket[_BAD_KINDS] = int(bucket[_BAD_KINDS]) | kind
@@ -129,7 +121,7 @@ def add_value(bucket: array[float], step: float, value: float) -> None:
         bucket[_STEP] = step
 
 
-def _merge_bucket(bucket: array[float], other: Sequence[float]) -> None:
+def _merge_bucket(bucket: array[float], other: array[float]) -> None:
     bucket[_COUNT] += other[_COUNT]
     bucket[_TOTAL] += other[_TOTAL]
     bucket[_HIGH] = max(bucket[_HIGH], other[_HIGH])
@@ -153,34 +145,23 @@ def _average(values: Sequence[float]) -> float | None:
 
 @dataclass(slots=True)
 class _Span:
-    """The lowest and the highest step of a bucket over all ranks, and the latest time at the highest step."""
+    """The buckets of all ranks for the same steps: the lowest and highest step, and the latest time at the highest."""
 
     low: float
     high: float
     time: float
+    buckets: dict[int, array[float]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Series:
-    """One metric of one rank: the exact count, the first and last point (step, time, value), buckets by number."""
+    """The points of one rank: their exact number, and the first and the last one as (step, time, value)."""
 
-    buckets: dict[int, array[float]] = field(default_factory=dict)
     count: int = 0
     first: tuple[float, float, float] | None = None
     last: tuple[float, float, float] | None = None
 
-    def count_points(self, count: int, point: tuple[float, float, float]) -> None:
-        """Count points up to the given one, and keep it if it is the first or the last one."""
-        self.count += count
-        if self.last is None or point[:2] >= self.last[:2]:
-            self.last = point
-        if self.first is None or point[:2] < self.first[:2]:
-            self.first = point
-
-    def remove(self, numbers: Iterable[int], step: float) -> None:
-        """Remove buckets, and the first and last point if they are at ``step`` or later."""
-        for number in numbers:
-            self.buckets.pop(number, None)
+    def remove_from(self, step: float) -> None:
         self.first = self.first if self.first is not None and self.first[0] < step else None
         self.last = self.last if self.last is not None and self.last[0] < step else None
 
@@ -192,27 +173,20 @@ class Metric:
     series: dict[int, _Series] = field(default_factory=dict)
     #: Number of points of all ranks.
     count: int = 0
-    _max_buckets: int = field(default_factory=lambda: MAX_BUCKETS)
-    #: The steps of each bucket by its number, and how many times the width of the buckets has doubled.
+    _max_buckets: int = MAX_BUCKETS
+    #: The buckets by number, and how many times their width has doubled.
     _spans: dict[int, _Span] = field(default_factory=dict)
     _doublings: int = 0
-    #: The ranks that have reported since the last restart (None without one), and the first step reported after it.
+    #: The ranks that have reported since the last restart (None if there was none), and the first step they reported.
     _current_ranks: set[int] | None = None
     _repeated_from: float = math.inf
-
-    @property
-    def size(self) -> int:
-        """The number of buckets of all series."""
-        return len(self._spans) * len(self.series)
 
     def restart(self) -> None:
         """Let later points replace those of the same and later steps."""
         self._current_ranks = set()
 
-    def add(
-        self, rank: int, step: float, value: float, time: float, folded: Sequence[float] = (), points: int = 1
-    ) -> None:
-        """Add one point of one rank (finite ``step``, ``time``), the last of ``points`` in the bucket ``folded``."""
+    def add(self, rank: int, step: float, value: float, time: float, points: int) -> None:
+        """Add the last of ``points`` points of one rank (finite ``step``, ``time``); the others were omitted."""
         if self._current_ranks is not None and rank not in self._current_ranks:
             self._drop_repeated(rank, step, self._current_ranks)
         series = self.series.get(rank)
@@ -220,47 +194,36 @@ class Metric:
             series = self.series[rank] = _Series()
             self._max_buckets = max(_MIN_BUCKETS, min(MAX_BUCKETS, _MAX_RANK_BUCKETS // len(self.series)))
         self.count += points
-        series.count_points(points, (step, time, value))
-        number = self._find_bucket(step)
+        series.count += points
+        if series.last is None or (step, time) >= series.last[:2]:
+            series.last = (step, time, value)
+        if series.first is None or (step, time) < series.first[:2]:
+            series.first = (step, time, value)
+        # Multiplying by ``_RESOLUTION`` is exact; a smaller factor would round the smallest steps to 0.
+        number = math.floor(step * _RESOLUTION) >> self._doublings
         span = self._spans.get(number)
         if span is None:
-            self._spans[number] = _Span(step, step, time)
+            span = self._spans[number] = _Span(step, step, time)
         elif (step, time) > (span.high, span.time):
             span.high, span.time = step, time
         elif step < span.low:
             span.low = step
-        bucket = series.buckets.get(number)
+        bucket = span.buckets.get(rank)
         if bucket is None:
-            bucket = series.buckets[number] = _EMPTY_BUCKET[:]
-        if folded:
-            _merge_bucket(bucket, [*map(float, folded)])
-        else:
-            add_value(bucket, step, value)
+            bucket = span.buckets[rank] = _EMPTY_BUCKET[:]
+        _add_value(bucket, step, value)
         if len(self._spans) > self._max_buckets:
             self._coarsen()
-
-    def _find_bucket(self, step: float) -> int:
-        # Multiplying by ``_RESOLUTION`` is exact; a smaller factor would round the smallest steps to 0.
-        return math.floor(step * _RESOLUTION) >> self._doublings
-
-    def can_merge(self, rank: int, step: float) -> bool:
-        """Return whether a point belongs to the bucket of the rank's last point, and is not before that point."""
-        series = self.series.get(rank)
-        is_current = self._current_ranks is None or rank in self._current_ranks
-        if series is None or series.last is None or not is_current:
-            return False
-        last_step = series.last[0]
-        return step >= last_step and self._find_bucket(step) == self._find_bucket(last_step)
 
     def _drop_repeated(self, rank: int, step: float, current_ranks: set[int]) -> None:
         """Remove the points that a rank repeats after a restart; the first rank to report decides for all ranks."""
         if not current_ranks:
             self._repeated_from = step
-            for other in self.series:
-                self.remove_from(other, step)
             self._spans = {number: span for number, span in self._spans.items() if span.low < step}
             for span in self._spans.values():
                 span.high = min(span.high, step)
+            for series in self.series.values():
+                series.remove_from(step)
         elif step < self._repeated_from:
             self.remove_from(rank, step)
         current_ranks.add(rank)
@@ -268,99 +231,67 @@ class Metric:
     def remove_from(self, rank: int, step: float) -> None:
         """Remove the reports of one rank for this step and later ones, by buckets that begin there."""
         if rank in self.series:
-            self.series[rank].remove([number for number, span in self._spans.items() if span.low >= step], step)
+            self.series[rank].remove_from(step)
+            for span in self._spans.values():
+                if span.low >= step:
+                    span.buckets.pop(rank, None)
 
-    def _group_buckets(self, limit: int) -> tuple[int, dict[int, list[int]]]:
-        """Return by how many doublings the buckets fit into at most ``limit`` groups, and these groups in order."""
+    def _group_spans(self, limit: int) -> tuple[int, dict[int, list[_Span]]]:
+        """Return the spans in at most ``limit`` groups in order, and the doublings of the width that this takes."""
         doublings = 0
         while len({number >> doublings for number in self._spans}) > limit:
             doublings += 1
-        groups: dict[int, list[int]] = {}
-        for number in sorted(self._spans):
-            groups.setdefault(number >> doublings, []).append(number)
+        groups: dict[int, list[_Span]] = {}
+        for number, span in sorted(self._spans.items()):
+            groups.setdefault(number >> doublings, []).append(span)
         return doublings, groups
 
     def _coarsen(self) -> None:
-        """Merge buckets into wider ones."""
-        doublings, groups = self._group_buckets(self._max_buckets)
+        doublings, groups = self._group_spans(self._max_buckets)
         self._doublings += doublings
-        spans, self._spans = self._spans, {}
-        for group, numbers in groups.items():
-            last = max((spans[number] for number in numbers), key=lambda span: (span.high, span.time))
-            self._spans[group] = _Span(min(spans[number].low for number in numbers), last.high, last.time)
-        for series in self.series.values():
-            buckets, series.buckets = series.buckets, {}
-            for number, bucket in buckets.items():
-                merged = series.buckets.setdefault(number >> doublings, bucket)
-                if merged is not bucket:
-                    _merge_bucket(merged, bucket)
+        self._spans = {number: spans[0] for number, spans in groups.items()}
+        for merged, *others in groups.values():
+            for span in others:
+                merged.high, merged.time = span.high, span.time
+                for rank, bucket in span.buckets.items():
+                    if (merged_bucket := merged.buckets.setdefault(rank, bucket)) is not bucket:
+                        _merge_bucket(merged_bucket, bucket)
 
     # ---- curves from buckets ----
 
     def get_band(self) -> Band:
         """Return the metric over all ranks."""
-        ranked = sorted(self.series.items())
-        if not ranked or not self._spans:
+        if not self.series or not self._spans:
             return Band()
+        spans, ranked = [span for _, span in sorted(self._spans.items())], sorted(self.series.items())
         current = self._current_ranks or self.series
         newest = [(series.last[2], rank) for rank, series in ranked if series.last and rank in current]
-        rows, marks = [], []
-        for number, span in sorted(self._spans.items()):
-            buckets = [(rank, series.buckets[number]) for rank, series in ranked if number in series.buckets]
-            rows.append(_build_row(span, buckets))
-            if bad := [(rank, bucket) for rank, bucket in buckets if bucket[_BAD_KINDS]]:
-                bits = {int(bucket[_BAD_KINDS]) for _, bucket in bad}
-                kinds = tuple(name for bit, name in _NON_FINITE_KINDS.items() if any(bit & other for other in bits))
-                step = min(bucket[_BAD_STEP] for _, bucket in bad)
-                marks.append(Mark(step, kinds, tuple(rank for rank, _ in bad)))
-        start, end = min(span.low for span in self._spans.values()), max(span.high for span in self._spans.values())
-        last = _average([value for value, _ in newest])
+        start, end, last = spans[0].low, spans[-1].high, _average([value for value, _ in newest])
+        rows = [_build_row(span) for span in spans]
         if len(rows) > 1 and start < rows[0].step:  # the first bucket has several steps
             mean = _average([series.first[2] for _, series in ranked if series.first and series.first[0] == start])
             rows.insert(0, replace(rows[0], step=start, mean=mean if mean is None or math.isfinite(mean) else None))
         if last is not None and math.isfinite(last):
             # End the curve at the last step with the mean of the newest values; some ranks may be at earlier steps.
-            lows = highs = [(value, rank) for value, rank in newest if math.isfinite(value)]
-            row = rows.pop()
-            if row.step < end and rows:
-                rows.append(row)
+            row, lows, highs = rows[-1], newest[:], [(value, -rank) for value, rank in newest]
+            if row.step == end or len(rows) == 1:
+                rows.pop()
             if row.step != end and row.low is not None and row.high is not None:
-                lows, highs = [*lows, (row.low, row.low_rank or 0)], [*highs, (row.high, row.high_rank or 0)]
-            low, low_rank = min(lows)
-            high, high_rank = max(highs, key=lambda pair: (pair[0], -pair[1]))
-            rows.append(Row(end, row.time, _clamp(last, low, high), low, low_rank, high, high_rank))
+                lows.append((row.low, row.low_rank or 0))
+                highs.append((row.high, -(row.high_rank or 0)))
+            (low, low_rank), (high, high_rank) = min(lows), max(highs)
+            rows.append(Row(end, row.time, _clamp(last, low, high), low, low_rank, high, -high_rank))
+        marks = [mark for mark in map(_build_mark, spans) if mark is not None]
         return Band(rows, marks, [rank for rank, _ in ranked], self.count, last, end)
 
     def get_curves(self, max_points: int) -> list[RankCurve]:
         """Return the curve of each rank with at most ``max_points`` points (3 or more)."""
-        _, groups = self._group_buckets(max_points - 2)  # plus the exact first and last point
-        return [self._build_curve(rank, series, groups.values()) for rank, series in sorted(self.series.items())]
-
-    def _build_curve(self, rank: int, series: _Series, groups: Iterable[Sequence[int]]) -> RankCurve:
-        first, last = series.first, series.last
-        points: list[tuple[float, float | None, float]] = []
-        for group in groups:
-            buckets = [(self._spans[number], series.buckets[number]) for number in group if number in series.buckets]
-            finite = [(span, bucket) for span, bucket in buckets if bucket[_COUNT]]
-            if finite:
-                merged = finite[0][1][:]
-                for _, bucket in finite[1:]:
-                    _merge_bucket(merged, bucket)
-                step = merged[_STEP] if merged[_COUNT] == 1 else finite[0][0].low / 2 + finite[-1][0].high / 2
-                points.append((step, _compute_mean(merged), finite[-1][0].time))
-            elif buckets:
-                points.append((buckets[0][0].low, None, buckets[0][0].time))
-        if first is not None and math.isfinite(first[2]) and first[0] < points[0][0]:
-            points.insert(0, (first[0], first[2], first[1]))
-        if last is not None and math.isfinite(last[2]) and last[0] >= points[-1][0]:
-            points[len(points) - (last[0] == points[-1][0]) :] = [(last[0], last[2], last[1])]
-        steps, values, times = map(list, zip(*points, strict=True)) if points else ([], [], [])
-        return RankCurve(rank, steps, values, times, series.count, last[2] if last is not None else None)
+        _, groups = self._group_spans(max_points - 2)  # plus the exact first and last point
+        return [_build_curve(rank, series, groups.values()) for rank, series in sorted(self.series.items())]
 
 
-def _build_row(span: _Span, buckets: Sequence[tuple[int, array[float]]]) -> Row:
-    """Return the row of the ranks' buckets."""
-    middle = span.low / 2 + span.high / 2
+def _build_row(span: _Span) -> Row:
+    middle, buckets = span.low / 2 + span.high / 2, sorted(span.buckets.items())
     means = [(_compute_mean(bucket), rank) for rank, bucket in buckets if bucket[_COUNT]]
     if not means:
         return Row(middle, span.time, None)
@@ -374,6 +305,36 @@ def _build_row(span: _Span, buckets: Sequence[tuple[int, array[float]]]) -> Row:
     return Row(middle, span.time, mean, low, low_rank, high, -high_rank)
 
 
+def _build_mark(span: _Span) -> Mark | None:
+    bad = [(rank, bucket) for rank, bucket in sorted(span.buckets.items()) if bucket[_BAD_KINDS]]
+    if not bad:
+        return None
+    kinds = [name for bit, name in _NON_FINITE_KINDS.items() if any(bit & int(bucket[_BAD_KINDS]) for _, bucket in bad)]
+    return Mark(min(bucket[_BAD_STEP] for _, bucket in bad), tuple(kinds), tuple(rank for rank, _ in bad))
+
+
+def _build_curve(rank: int, series: _Series, groups: Iterable[Sequence[_Span]]) -> RankCurve:
+    first, last = series.first, series.last
+    points: list[tuple[float, float | None, float]] = []
+    for group in groups:
+        buckets = [(span, span.buckets[rank]) for span in group if rank in span.buckets]
+        finite = [(span, bucket) for span, bucket in buckets if bucket[_COUNT]]
+        if finite:
+            merged = finite[0][1][:]
+            for _, bucket in finite[1:]:
+                _merge_bucket(merged, bucket)
+            step = merged[_STEP] if merged[_COUNT] == 1 else finite[0][0].low / 2 + finite[-1][0].high / 2
+            points.append((step, _compute_mean(merged), finite[-1][0].time))
+        elif buckets:
+            points.append((buckets[0][0].low, None, buckets[0][0].time))
+    if first is not None and math.isfinite(first[2]) and first[0] < points[0][0]:
+        points.insert(0, (first[0], first[2], first[1]))
+    if last is not None and math.isfinite(last[2]) and last[0] >= points[-1][0]:
+        points[len(points) - (last[0] == points[-1][0]) :] = [(last[0], last[2], last[1])]
+    steps, values, times = map(list, zip(*points, strict=True)) if points else ([], [], [])
+    return RankCurve(rank, steps, values, times, series.count, last[2] if last is not None else None)
+
+
 class SeriesBook:
     """All curves of a job, by the name of the metric in the order of their first report."""
 
@@ -381,11 +342,6 @@ class SeriesBook:
         self.metrics: dict[str, Metric] = {}
         #: Names of the metrics that are parsed from the output.
         self.output_metrics: set[str] = set()
-
-    @property
-    def size(self) -> int:
-        """The number of buckets of all series of all metrics."""
-        return sum(metric.size for metric in self.metrics.values())
 
     def apply(self, event: Event) -> None:
         """Add an event of type metric, metric_source or restart; ignore malformed events and other types.
@@ -413,8 +369,7 @@ class SeriesBook:
         rank, step, time = int(event["rank"]), float(event["step"]), float(event["t"])
         if not (abs(step) <= MAX_STEP and math.isfinite(time)):
             return
-        folded = event.get("folded")
-        for number, (name, value) in enumerate(event["values"].items()):
+        for name, value in event["values"].items():
             metric = self.metrics.get(name)
             if metric is None:
                 if len(self.metrics) >= MAX_METRICS:
@@ -422,15 +377,7 @@ class SeriesBook:
                 metric = self.metrics[name] = Metric()
             if event.get("replace"):
                 metric.remove_from(rank, step)
-            if folded is None:
-                metric.add(rank, step, float(value), time)
-            else:
-                metric.add(rank, step, float(value), time, folded[number], int(event["reports"]))
-
-    def can_merge(self, rank: int, step: float, names: Iterable[str]) -> bool:
-        """Return whether a report of these metrics can be merged with the previous one without changing a curve."""
-        metrics = self.metrics
-        return abs(step) <= MAX_STEP and all(name in metrics and metrics[name].can_merge(rank, step) for name in names)
+            metric.add(rank, step, float(value), time, int(event.get("reports", 1)))
 
     @property
     def names(self) -> list[str]:
@@ -470,31 +417,27 @@ def build_figure(
     The plotly figure shows the mean over ranks with a band from minimum to maximum, or one line per rank; the mean of
     ``source_job`` is grey. Only the title contains user text. It is escaped, because plotly renders markup.
     """
-    band = book.get_band(metric)
+    band, curves = book.get_band(metric), book.get_curves(metric) if each_rank else []
     finite = [row for row in band.rows if row.low is not None]
     x, has_band = [row.step for row in finite], any(row.low != row.high for row in finite)
     edge = {"line": {"width": 0}, "hoverinfo": "skip", "visible": has_band}
     fill = {"fill": "tonexty", "fillcolor": "rgba(25,118,210,0.22)"}
-    name = f"mean of {len(band.ranks)}" if len(band.ranks) > 1 else "mean"
-    lines = (
-        [_build_trace(f"rank {line.rank}", line.steps, line.values) for line in book.get_curves(metric)]
-        if each_rank
-        else []
-    )
     data = [
         _build_trace("min", x, [row.low for row in finite], showlegend=False, **edge),
         _build_trace("min to max", x, [row.high for row in finite], **edge, **fill),
-        *(lines or [_build_trace(name, [row.step for row in band.rows], [row.mean for row in band.rows])]),
+        *(_build_trace(f"rank {curve.rank}", curve.steps, curve.values) for curve in curves),
     ]
-    if source_job is not None and (rows := source_job.book.get_band(metric).rows):
-        grey = {"color": "grey", "width": 1}
-        data.append(_build_trace(source_job.name, [row.step for row in rows], [row.mean for row in rows], line=grey))
+    if not curves:
+        data.append(_build_mean_trace(f"mean of {len(band.ranks)}" if len(band.ranks) > 1 else "mean", band))
+    if source_job is not None and (source_band := source_job.book.get_band(metric)).rows:
+        data.append(_build_mean_trace(source_job.name, source_band, line={"color": "grey", "width": 1}))
     notes = []
     if band.marks:
         first = band.marks[0]
         text = f"{listing(first.kinds)} on {ranks(first.ranks)} from step {first.step:g} on"
-        top_left = {"xref": "paper", "yref": "paper", "x": 0, "y": 1, "yanchor": "bottom"}
-        notes.append({"text": text, "showarrow": False, **top_left})
+        notes = [
+            {"text": text, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0, "y": 1, "yanchor": "bottom"}
+        ]
     layout = {
         "title": {"text": html.escape(metric)},
         "xaxis": {"title": {"text": "step"}},
@@ -507,3 +450,7 @@ def build_figure(
 
 def _build_trace(name: str, x: Sequence[float], y: Sequence[float | None], **style: Any) -> dict[str, Any]:
     return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, **style}
+
+
+def _build_mean_trace(name: str, band: Band, **style: Any) -> dict[str, Any]:
+    return _build_trace(name, [row.step for row in band.rows], [row.mean for row in band.rows], **style)

@@ -81,9 +81,9 @@ def test_every_point_is_drawn_while_there_are_few():
 
 def test_memory_and_drawn_points_are_bounded():
     book = book_of(wave(20_000, ranks=3))
-    first = book.metrics["loss"].series[0]
-    assert len(first.buckets) <= series.MAX_BUCKETS
-    assert first.count == 20_000
+    metric = book.metrics["loss"]
+    assert len(metric._spans) <= series.MAX_BUCKETS
+    assert metric.series[0].count == 20_000
     assert 400 < len(book.get_band("loss").rows) <= 1000
     assert all(400 < len(line.steps) <= 1000 for line in book.get_curves("loss"))
     assert book.count_points("loss") == 60_000
@@ -111,6 +111,13 @@ def test_first_and_last_point_stay_exact():
 def test_a_rank_that_has_not_reported_its_step_yet_does_not_bend_the_end():
     book = book_of([(0, 0.0, 4.0), (1, 0.0, 2.0), (0, 1.0, 3.9)])
     assert book.get_band("loss").rows[-1].mean == (3.9 + 2.0) / 2
+
+
+def test_omitted_reports_are_counted():
+    book = book_of([(0, 0.0, 4.0)])
+    book.apply({**metric(0, 9.0, 1.0), "reports": 9})
+    assert book.count_points("loss") == book.get_curves("loss")[0].count == 10
+    assert [row.step for row in book.get_band("loss").rows] == [0.0, 9.0]
 
 
 def test_steps_may_be_fractions():
