@@ -116,7 +116,7 @@ def test_view_is_that_of_the_writer_whether_log_lines_are_folded_or_counted(long
     assert steps_of(found) == list(range(1, long.steps + 1))
     assert fold(found).to_json() == long.view.to_json()
     onlooker = JobReader(long.folder)
-    onlooker.listen = lambda **_: False
+    onlooker.check_writer = lambda **_: False
     assert onlooker.catch_up().to_json() == long.view.to_json()
 
 
@@ -145,7 +145,7 @@ def test_reader_that_lags_has_each_line_once_and_counts_all(tmp_path_factory, st
 def test_who_follows_the_log_sees_every_line_while_parts_come_and_go(tmp_path):
     made, seen = Writing(tmp_path), []
     follower = JobReader(made.folder, lines=True)
-    follower.listen = lambda **_: False
+    follower.check_writer = lambda **_: False
     for seed in range(6):
         made.some(seed, 10)
         seen += follower.read()
@@ -221,7 +221,7 @@ def test_reader_that_began_before_parts_came_counts_each_line_and_each_point_onc
     made = Writing(tmp_path)
     made.some(1)
     reader = PageReader(made.folder)
-    reader.listen = lambda **_: False
+    reader.check_writer = lambda **_: False
     reader.catch_up()
     for seed in range(3, 7):
         made.part()
