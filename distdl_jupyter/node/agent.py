@@ -20,7 +20,7 @@ put         channel; then a tar as data of it, b"" ends it files, bytes (when al
 get         channel, paths                                 a tar as data, b"" ends it; then files, bytes, skipped
 ports       count, address                                 ports
 fingerprint path                                           fingerprint, null if it cannot be read
-find_copy   digest, base                                   path of a folder with this content, "" without one
+find_copy   digest, base                                   path of a folder with this content, or ""
 copy        channel, digest, base; then a tar as data,     path, files, bytes (when all is written)
             b"" ends it
 start       processes: [{kind, process, argv, environment, pids: {process: pid}; data of ``out`` and ``err`` and a
@@ -37,8 +37,8 @@ serving     rank                                           where a persistent ra
 connect     rank, channel                                  (nothing) the channel is relayed to and from that rank
 hold        channel, held                                  (nothing) the channel is not read while it is held; a
                                                            message ``hold`` requests the same of the supervisor
-drain                                                      evidence of an out-of-memory kill, "" for none,
-                                                           after all output written so far
+drain                                                      evidence of an out-of-memory kill, or "", after all
+                                                           output written so far
 answer      shell, then any of out, err (texts), code      (nothing)
 slots       job, name, need: [gpus, devices, amounts],     held: its devices, null while it waits; then
             priority, number                               position (``slots.QueuePosition`` as data), limits
@@ -424,8 +424,8 @@ class Agent:
 
         def acquire() -> Reply:
             position = slot.acquire(request, priority=float(fields["priority"]))
-            held = list(slot.gpus) if position is None else None
-            return {"held": held, "position": position, "limits": slots.measure_limits()}
+            assigned_gpus = list(slot.gpus) if position is None else None
+            return {"held": assigned_gpus, "position": position, "limits": slots.measure_limits()}
 
         return acquire
 
@@ -447,7 +447,7 @@ class Agent:
         self._receivers[channel] = SocketWriter(connection, self._selector, hold)
 
     def _on_hold(self, fields: Fields) -> None:
-        self._channels.hold(int(fields["channel"]), held=bool(fields["held"]))
+        self._channels.hold(int(fields["channel"]), is_held=bool(fields["held"]))
 
     def _on_answer(self, fields: Fields) -> None:
         self._relays.answer(int(fields["shell"]), fields)

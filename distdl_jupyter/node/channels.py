@@ -256,11 +256,11 @@ class Channels:
             for source in self._sources:
                 self._watch(source)
 
-    def hold(self, channel: int, *, held: bool) -> None:
+    def hold(self, channel: int, *, is_held: bool) -> None:
         """Pause or resume reading a channel, so that its writer blocks."""
         for source in self._sources:
             if source.channel == channel:
-                source.is_held = held
+                source.is_held = is_held
                 self._watch(source)
 
     def finish_round(self) -> float:

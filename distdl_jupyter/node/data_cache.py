@@ -51,7 +51,7 @@ _PASSWORD = re.compile(r"(://)[^/\s:@]*:[^/\s@]*@")
 
 
 class StagingFailed(Exception):
-    """Staging failed. ``text`` is one sentence, ``remedy`` the fix, ``source`` the name of the source ("" for none)."""
+    """Staging failed. ``text`` is one sentence, ``remedy`` the fix, ``source`` the name of the source or ""."""
 
     def __init__(self, text: str, remedy: str = "", source: str = "") -> None:
         super().__init__(mask_secrets(text))

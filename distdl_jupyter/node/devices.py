@@ -49,7 +49,7 @@ def list_visible() -> list[Gpu]:
 
 @functools.lru_cache(maxsize=1)
 def list_gpus(_period: int) -> list[Gpu]:
-    """Return the NVIDIA GPUs of this host, [] for none; cached for each period, because nvidia-smi is slow.
+    """Return the NVIDIA GPUs of this host. The result is cached for each period, because nvidia-smi is slow.
 
     MIG instances are numbered after whole GPUs, or from 0 if every GPU is partitioned. Raises OSError or
     subprocess.SubprocessError if the driver does not respond.
@@ -155,7 +155,7 @@ class GpuSampler:
         return gpus + instances
 
     def describe(self) -> tuple[list[dict[str, Any]], str]:
-        """Return each GPU's number, name, memory (bytes) and ranks, and why GPUs cannot be read ("" if they can)."""
+        """Return number, name, memory (bytes) and ranks of each GPU, and why GPUs cannot be read ("" if they can)."""
         return [
             {
                 "number": number,
@@ -167,7 +167,7 @@ class GpuSampler:
         ], self._problem
 
     def sample(self) -> dict[str, list[float | None]]:
-        """Return {number: [utilization in percent, bytes used, watts]}; None where unknown."""
+        """Return {number: [utilization in percent, bytes used, watts]}. Unknown values are None."""
         usage: dict[str, list[float | None]] = {}
         for number, (handle, _) in self._gpus.items():
             power = self._query("nvmlDeviceGetPowerUsage", handle)  # milliwatts

@@ -60,9 +60,9 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
             "interfaces": list_interfaces,
             "ranks": lambda: len(find_rank_marks()),
         }
-        facts = {name: _run_probe(name, probe, problems) for name, probe in probes.items()}
-        facts |= {"gpus": gpus.result(), "mpirun": version.result()}
-    return {"time": start_time, **facts, "problems": problems, "until": time.time()}
+        info = {name: _run_probe(name, probe, problems) for name, probe in probes.items()}
+        info |= {"gpus": gpus.result(), "mpirun": version.result()}
+    return {"time": start_time, **info, "problems": problems, "until": time.time()}
 
 
 def _run_probe(name: str, probe: Callable[[], Any], problems: dict[str, str]) -> Any:
@@ -98,7 +98,7 @@ def _is_importable(module: str) -> bool:
 
 
 def find_program(name: str) -> str:
-    """Return the path of a program next to the interpreter or on the PATH, "" for none.
+    """Return the path of a program next to the interpreter or on the PATH, or "" if there is none.
 
     A name with a slash is a path; it is returned if it exists.
     """
@@ -109,7 +109,7 @@ def find_program(name: str) -> str:
 
 
 def _read_mpirun_version(program: str) -> str:
-    """Return the version of Open MPI, "" without mpirun or for another MPI."""
+    """Return the version of Open MPI, or "" if mpirun is missing or belongs to another MPI."""
     if not program:
         return ""
     result = subprocess.run(

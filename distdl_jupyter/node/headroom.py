@@ -54,8 +54,8 @@ def read_free_memory() -> int | None:
     """Return the available bytes of memory, including reclaimable caches."""
     amounts = [read_meminfo("MemAvailable")]
     for group in _list_groups("memory"):
-        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            if (remaining := _get_remaining(group / limit, group / used)) is not None:
+        for limit, usage in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            if (remaining := _get_remaining(group / limit, group / usage)) is not None:
                 # A group counts cached files as used but reclaims them first.
                 cached = _read_number(group / "memory.stat", "inactive_file", "total_inactive_file")
                 amounts.append(remaining + (cached or 0))
@@ -109,11 +109,11 @@ def _list_groups(controller: str) -> Iterator[Path]:
             yield from (folder for folder in (group, *group.parents) if folder == root or root in folder.parents)
 
 
-def _get_remaining(limit_path: Path, used_path: Path | None = None) -> int | None:
+def _get_remaining(limit_path: Path, usage_path: Path | None = None) -> int | None:
     """Return the limit of a control group minus its usage, or None if it has no limit."""
     with contextlib.suppress(OSError, ValueError):  # "max" is not a number
         if (limit := int(limit_path.read_text())) < _UNLIMITED:
-            return max(0, limit - (int(used_path.read_text()) if used_path else 0))
+            return max(0, limit - (int(usage_path.read_text()) if usage_path else 0))
     return None
 
 

@@ -120,11 +120,11 @@ def find_job_pids(
     this job, and its other children are excluded or in its own session.)
     """
     running = read_table() if running is None else running
-    own_pid, session = os.getpid(), os.getsid(0)
+    this_pid, session = os.getpid(), os.getsid(0)
     root_pids = set(find_marked(running, marks))
     if orphans and _is_subreaper:
-        root_pids |= {entry.pid for entry in running.values() if entry.parent == own_pid and entry.session != session}
-    excluded_pids = {*excluded_pids, own_pid}
+        root_pids |= {entry.pid for entry in running.values() if entry.parent == this_pid and entry.session != session}
+    excluded_pids = {*excluded_pids, this_pid}
     return find_descendants(root_pids - excluded_pids, running) - excluded_pids
 
 
@@ -216,7 +216,7 @@ def _parse_mark(text: str) -> tuple[str, str, int, int]:
 
 
 def find_other_host(text: str) -> str:
-    """Return the host of the process that wrote a mark; "" for this host (by name or boot id) or an invalid mark."""
+    """Return the host of the process that wrote a mark, or "" if it is this host or the mark is invalid."""
     host, boot_id, _pid, _started = _parse_mark(text)
     this_host, _, this_boot_id = identify_boot().partition("/")
     return "" if not this_host or host == this_host or boot_id == this_boot_id else host
@@ -284,7 +284,7 @@ def kill_job(job: str, timeout: float = 5.0, *, orphans: bool = False) -> set[in
 
 
 def get_signal_name(number: int) -> str:
-    """Return ``"KILL"`` for 9; the number itself if it has no name."""
+    """Return ``"KILL"`` for 9, or the number itself if it has no name."""
     try:
         return signal.Signals(number).name.removeprefix("SIG")
     except ValueError:
@@ -292,6 +292,6 @@ def get_signal_name(number: int) -> str:
 
 
 def get_signal_number(name: str) -> int:
-    """Return 9 for ``"KILL"`` (the inverse of ``get_signal_name``); 0 for an unknown signal."""
+    """Return 9 for ``"KILL"`` (the inverse of ``get_signal_name``), or 0 for an unknown signal."""
     number: int | None = getattr(signal, f"SIG{name}", None)
     return number or (int(name) if name.isdigit() else 0)

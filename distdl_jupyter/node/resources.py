@@ -83,9 +83,9 @@ class Sampler:
         }
         if self._gpus is None:
             self._gpus = devices.GpuSampler(gpus)
-            present, missing = self._gpus.describe()
-            about = {"host": socket.gethostname(), "cores": headroom.cores(), "gpus": present, "no_gpus": missing}
-            sample["about"] = about
+            gpu_list, gpu_problem = self._gpus.describe()
+            machine = {"host": socket.gethostname(), "cores": headroom.cores()}
+            sample["about"] = {**machine, "gpus": gpu_list, "no_gpus": gpu_problem}
         return {**sample, "gpus": self._gpus.sample()}
 
     def _find_trees(self, pids: Mapping[int, int], launchers: Collection[int]) -> None:

@@ -469,8 +469,8 @@ class QueueSlot:
         self._write({"state": CLAIMING, "gpus": [request.candidates.index(gpu) for gpu in position.gpus]})
         holders = [entry for entry in read_entries() if entry.key != self._key and entry.has_resources]
         limits = measure_limits()
-        used = {gpu for entry in holders for gpu in entry.gpus}
-        if used.isdisjoint(position.gpus) and all(
+        used_gpus = {gpu for entry in holders for gpu in entry.gpus}
+        if used_gpus.isdisjoint(position.gpus) and all(
             sum(entry.request.amounts.get(name, 0) for entry in holders) + amount <= limits.get(name, math.inf)
             for name, amount in request.amounts.items()
         ):

@@ -53,15 +53,15 @@ class StackRequest:
         self._path = Path(os.path.realpath(folder), f"rank-{rank}.stacks")
         self._started_at = self._grew_at = time.monotonic()
         self._size = self._offset = 0
-        self._about = _read_header(self._path)
+        self._header = _read_header(self._path)
         self._state = ""
         self._problem = self._send_signal()
 
     def _send_signal(self) -> str:
         """Send the signal; return "", or why it was not sent."""
-        if not self._about:
+        if not self._header:
             return "Its process is still starting."
-        pid, number = int(self._about["pid"]), int(self._about["signal"])
+        pid, number = int(self._header["pid"]), int(self._header["signal"])
         if sys.platform == "linux":
             if self._has_ended(pid):
                 return _ENDED_MESSAGE
@@ -70,7 +70,7 @@ class StackRequest:
             if not processes.has_handler(pid, number):
                 name = processes.read_file(pid, "comm").decode(errors="replace").strip()
                 return f"Its process is now another program ({name or 'unknown'}), which has no stack traces."
-            if Path(f"/proc/{pid}/fd/{self._about.get('fd')}").resolve() != self._path:
+            if Path(f"/proc/{pid}/fd/{self._header.get('fd')}").resolve() != self._path:
                 return "It has closed the file for its stack traces."
         self._offset = _read_size(self._path)
         try:
@@ -85,7 +85,7 @@ class StackRequest:
         """Return whether the rank's process has exited; else update its state."""
         fields = processes.read_stat(pid)
         letter, started = (fields[0].decode(), fields[19].decode()) if fields else ("", "")
-        has_ended = letter in ("", "Z", "X") or started != self._about.get("start")
+        has_ended = letter in ("", "Z", "X") or started != self._header.get("start")
         self._state = "" if has_ended else _STATES.get(letter, "")
         return has_ended
 
@@ -103,14 +103,14 @@ class StackRequest:
         with contextlib.suppress(OSError), self._path.open("rb") as file:
             file.seek(self._offset)
             text = file.read(_MAX_BYTES).decode("utf-8", errors="replace")
-        main = str(self._about.get("main") or "hread 0x")
+        main = str(self._header.get("main") or "hread 0x")
         is_complete = text.endswith("\n") and (main in text or now - self._grew_at > 1.0)
-        has_collectives = not self._about.get("collectives") or f"\n{_COLLECTIVES_PREFIX}" in text
+        has_collectives = not self._header.get("collectives") or f"\n{_COLLECTIVES_PREFIX}" in text
         if text and (is_late or (is_complete and (has_collectives or now - self._grew_at > _COLLECTIVES_TIMEOUT))):
             return self._build_dump(text)
         if not is_late:
             return None
-        if sys.platform == "linux" and self._has_ended(int(self._about["pid"])):
+        if sys.platform == "linux" and self._has_ended(int(self._header["pid"])):
             return self._build_dump(missing=_ENDED_MESSAGE)
         state = f"; its process is {self._state}" if self._state else ""
         return self._build_dump(missing=f"No response within {TIMEOUT_SECONDS:.0f} s{state}.")
@@ -123,7 +123,7 @@ class StackRequest:
                 with contextlib.suppress(ValueError, TypeError):
                     collectives = [row for row in json.loads(line)["collectives"] if isinstance(row, dict)]
         stacks = "".join(line for line in lines if not line.startswith(_COLLECTIVES_PREFIX))
-        return StackDump(stacks, missing, self._state, self._about, collectives)
+        return StackDump(stacks, missing, self._state, self._header, collectives)
 
 
 def _read_header(path: Path) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class RanksBusy(JobStillRunning):
 
 
 class RanksState(str):
-    """``"idle"``, ``"busy"`` or ``"ended"``, with an explanation in ``reason`` ("" if idle)."""
+    """``"idle"``, ``"busy"`` or ``"ended"``. ``reason`` explains the state; it is "" if the ranks are idle."""
 
     __slots__ = ("reason",)
     reason: str

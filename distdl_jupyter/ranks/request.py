@@ -59,7 +59,7 @@ EventCallback = Callable[[Event], object]
 
 
 class RankConnection(MessageConnection):
-    """A connection to one rank, whose first message is ``receive_activity``.
+    """A connection to one rank. ``receive_activity`` must be called first.
 
     Raises ConnectionLost if the rank does not listen, DistDLError if another user's process listens.
     """
@@ -115,7 +115,7 @@ def lock_session(folder: JobFolder, activity: str) -> Iterator[None]:
 
 
 def read_lock_holder(folder: JobFolder) -> tuple[str, int]:
-    """Return the activity and pid of the lock holder; ("", 0) if the session is not locked."""
+    """Return the activity and pid of the lock holder, or ("", 0) if the session is not locked."""
     try:
         activity, pid = json.loads((folder.path / _LOCK).read_bytes())
         os.kill(pid, 0)

@@ -63,7 +63,7 @@ class Ranks:
 
     @property
     def setup_call(self) -> str:
-        """The call that a cell must make once to connect the ranks ("" if none is needed)."""
+        """The call that a cell must make once to connect the ranks or "" if it needs none."""
         return str(registry.load_backend(self.job.spec.distributed_backend, {})[0].usage.call)
 
     def run(
@@ -154,8 +154,8 @@ class Ranks:
             if activity := next(filter(None, (activities[rank] for rank in ranks)), ""):
                 raise request.make_busy_error(activity)
             try:
-                pending = PendingRequest(self.job, connections, self._stamps, set(ranks), on_event)
-                return pending.wait(header, body)
+                pending_request = PendingRequest(self.job, connections, self._stamps, set(ranks), on_event)
+                return pending_request.wait(header, body)
             finally:
                 for connection in connections.values():
                     connection.close()

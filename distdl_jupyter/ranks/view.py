@@ -244,11 +244,11 @@ def render_values(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> 
     return render("ranks.html", THEME, values=values)
 
 
-def describe_running(ranks: Sequence[int], done: Sequence[int], seconds: float) -> str:
+def describe_running(ranks: Sequence[int], finished: Sequence[int], seconds: float) -> str:
     """Return the status of a running cell, such as ``Ranks 2-3 are still running, 12 s``."""
-    pending = [rank for rank in ranks if rank not in done] or ranks
-    verb = f"{'is' if len(pending) == 1 else 'are'}{' still' if done else ''} running"
-    return f"{name_ranks(pending).capitalize()} {verb}, {humanize.duration(seconds)}."
+    running = [rank for rank in ranks if rank not in finished] or ranks
+    verb = f"{'is' if len(running) == 1 else 'are'}{' still' if finished else ''} running"
+    return f"{name_ranks(running).capitalize()} {verb}, {humanize.duration(seconds)}."
 
 
 def _build_badge(ranks: Sequence[int]) -> dict[str, str]:

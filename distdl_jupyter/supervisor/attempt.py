@@ -44,7 +44,7 @@ class RunClock:
 
     def __init__(self, limit: float | None) -> None:
         self._limit = math.inf if limit is None else limit
-        self._earlier_seconds = 0.0
+        self._previous_seconds = 0.0
         self.restart()
 
     def restart(self, ago: float = 0.0) -> None:
@@ -53,12 +53,12 @@ class RunClock:
 
     def start_attempt(self) -> None:
         """Add the time of the current attempt to the total, and start the time of another one."""
-        self._earlier_seconds += time.monotonic() - self._started_at
+        self._previous_seconds += time.monotonic() - self._started_at
         self.restart()
 
     def get_limit_reason(self) -> str:
         """Return why the job must stop now, or "" before its limit is reached."""
-        if self._earlier_seconds + time.monotonic() - self._started_at <= self._limit:
+        if self._previous_seconds + time.monotonic() - self._started_at <= self._limit:
             return ""
         limit = duration(self._limit)
         return f"The job was stopped after {limit} (max_run_duration_seconds). Raise this limit to run longer."

@@ -123,8 +123,8 @@ class BufferedEventWriter(EventWriter):
         if self._error is None:
             return True
         self.check()
-        largest = max(self.events.part_size, self.log.part_size)
-        if self._buffer_bytes <= min(get_size(self._folder.reserve) // 2, self._limit - largest):
+        largest_size = max(self.events.part_size, self.log.part_size)
+        if self._buffer_bytes <= min(get_size(self._folder.reserve) // 2, self._limit - largest_size):
             self._release_reserve()
         if self._wait(_BUFFER_WAIT_SECONDS):
             if self._has_noted and (self._dropped_lines or self._dropped_metrics):

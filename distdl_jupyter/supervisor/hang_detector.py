@@ -150,7 +150,7 @@ class HangDetector:
 
         reason, self.pending_reason = self.pending_reason, ""
         folder, recorder = self._recorder.folder, self._recorder
-        number = max([0, *stacks.list_numbers(folder), *(earlier.number for earlier in recorder.view.stacks)]) + 1
+        number = max([0, *stacks.list_numbers(folder), *(record.number for record in recorder.view.stacks)]) + 1
         code, data = stacks.read_payload(folder), self._build_stacks_data(reason)
         texts = [(dump["text"], dump["about"]) for dump in data["ranks"].values()]
         data["sources"] = recorder.redactor.mask_data(stacks.read_sources(folder, code, texts))

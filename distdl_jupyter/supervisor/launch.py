@@ -139,9 +139,9 @@ class Launch:
 
         This time counts neither as running nor as preparing.
         """
-        earlier = self._recorder.view
+        job_view = self._recorder.view
         # An earlier supervisor may have seen them complete, and they may have been deleted since then.
-        is_done = bool(earlier.restart_count) or (earlier.queue is not None and AFTER not in earlier.queue.lacks)
+        is_done = bool(job_view.restart_count) or (job_view.queue is not None and AFTER not in job_view.queue.lacks)
         store = JobStore(self._folder.path.parent.parent)
         predecessors = [] if is_done else [Predecessor(store.get_folder(id_)) for id_ in self._spec.after]
         while True:
@@ -335,10 +335,10 @@ class QueueRecorder:
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
-        earlier = recorder.view.queue
-        self.priority = recorder.spec.priority if earlier is None else earlier.priority
+        old_queue = recorder.view.queue
+        self.priority = recorder.spec.priority if old_queue is None else old_queue.priority
         #: The job's queue number from an earlier wait, with which it keeps its position.
-        self.number = None if earlier is None else earlier.number
+        self.number = None if old_queue is None else old_queue.number
         self._recorded: QueueView | None = None
         self._started_at = self._recorded_at = time.monotonic()
 

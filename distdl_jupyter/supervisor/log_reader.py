@@ -274,9 +274,9 @@ class LineSplitter:
             self._tail.append(data)
             self._size += len(data)
             return self._shorten_tail() if self._size > self._limit else []
-        before = self._join_tail()[-len(_CURSOR_UP) :]
-        if b"\x1b" in data or b"\x1b" in before:  # a newline that only moves back to a lower bar redraws its line
-            data = (before + data).replace(_CURSOR_UP + b"\n", _CURSOR_UP + b"\r")[len(before) :]
+        previous = self._join_tail()[-len(_CURSOR_UP) :]
+        if b"\x1b" in data or b"\x1b" in previous:  # a newline that only moves back to a lower bar redraws its line
+            data = (previous + data).replace(_CURSOR_UP + b"\n", _CURSOR_UP + b"\r")[len(previous) :]
             cut = data.rfind(b"\n") + 1
             if not cut:
                 return self.feed(data)

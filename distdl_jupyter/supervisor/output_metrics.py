@@ -287,10 +287,10 @@ def _parse_text(line: str) -> tuple[_Position, dict[str, float]]:
     split = _SPLIT.match(line)
     prefix = "" if split is None else _SPLITS.get(split[1].lower(), split[1].lower())
     values: dict[str, float] = {}
-    for word, name, number, total in pairs:
+    for leading_word, name, number, total in pairs:
         if _STRONG_NAME.search(name) or (has_position and _WEAK_NAME.search(name)):
             # The name is built from the line's split, the word before the name and the name.
-            qualifier = _SPLITS.get(word.lower(), word.lower())
+            qualifier = _SPLITS.get(leading_word.lower(), leading_word.lower())
             qualifier = "" if prefix and qualifier in _AVERAGES else qualifier
             split_name = "" if prefix == qualifier or name.lower().startswith(prefix) else prefix
             value = float(number) / float(total) if total and float(total) else float(number)

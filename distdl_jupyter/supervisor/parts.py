@@ -57,7 +57,7 @@ _PASSWORD = re.compile(r"(://)[^/\s@]*@")
 
 
 class ReportStore:
-    """Stores one type of data; created when the first report arrives."""
+    """Stores one type of data. It is created when the first report arrives."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
@@ -179,7 +179,7 @@ class WeightChecker(ReportStore):
             del self._pending_sums[step]
             self._compare(*step, sums)
         elif len(self._pending_sums) > _MAX_PENDING:
-            del self._pending_sums[min(self._pending_sums, key=lambda pending: pending[1])]
+            del self._pending_sums[min(self._pending_sums, key=lambda step_key: step_key[1])]
 
     def _compare(self, optimizer: int, step: int, by_rank: dict[int, tuple[str, str]]) -> None:
         counts = Counter(by_rank.values())  # in the order of the ranks that report first
@@ -302,7 +302,7 @@ class CheckpointKeeper:
 
 
 def read_git_state(folder: str) -> GitState | None:
-    """Return the state of the repository around ``folder``, None without git, a repository, or a commit.
+    """Return the state of the repository around ``folder``, or None if git, a repository or a commit is missing.
 
     It runs no program that the repository configures: no hook, external diff, filter or file watcher.
     """

@@ -48,7 +48,7 @@ _CRASHES = {
     _MISMATCH: ("collective-mismatch", _MISMATCH_REMEDY),
     _DEVICE_ASSERT: ("device-side-assert", _ASSERT_REMEDY),
 }
-#: The folders of the worker and of the standard library in the path of a file.
+#: The paths of the worker and of the standard library in the path of a file.
 _FOLDERS = (re.compile(r".*/distdl_jupyter/worker(?=/)"), re.compile(r".*/lib/python3\.\d+(?=/)"))
 
 
@@ -102,8 +102,8 @@ def _build_crash_error(folder: JobFolder, rank: RankView, lines: Sequence[str]) 
     top = thread and (thread.user_frame or next(iter(thread.frames), None))
     function = "" if not top or top.function.startswith("<") else f", in {top.function}"
     location = f" in {top.location}{function}" if top else ""
-    before = reversed(lines[max(0, begin - 5) : begin])
-    match = next((match for line in before if (match := _ABORT_PATTERN.match(line))), None)
+    preceding = reversed(lines[max(0, begin - 5) : begin])
+    match = next((match for line in preceding if (match := _ABORT_PATTERN.match(line))), None)
     message = (match["what"] or match["whole"]).strip()[:300] if match else ""
     code, remedy = next((entry for text, entry in _CRASHES.items() if text in message), ("", ""))
     trace = ["Traceback (most recent call last):"] if frames else []
@@ -130,5 +130,5 @@ def _find_crashed_thread(folder: JobFolder, payload: dict[str, Any], dump: str) 
         return None
     files = [frame.file for other in threads for frame in other.frames if "-packages/" not in frame.file]
     worker, stdlib = (next((match[0] for file in files if (match := pattern.match(file))), "") for pattern in _FOLDERS)
-    about = {"worker": worker, "code": str(folder.code), "stdlib": stdlib or sysconfig.get_paths()["stdlib"]}
-    return FrameLabeler(payload, about, read_sources(folder, payload, [(dump, about)])).label_thread(thread, main=True)
+    paths = {"worker": worker, "code": str(folder.code), "stdlib": stdlib or sysconfig.get_paths()["stdlib"]}
+    return FrameLabeler(payload, paths, read_sources(folder, payload, [(dump, paths)])).label_thread(thread, main=True)

@@ -50,7 +50,7 @@ class _Profile:
         return [rank for rank in included if (self.reports[rank][0].status if rank in self.reports else "") in status]
 
     @property
-    def pending(self) -> list[int]:
+    def pending_ranks(self) -> list[int]:
         """The ranks whose final report is still expected."""
         return self.select("", "armed", "recording", "saving")
 
@@ -68,9 +68,9 @@ class ProfileCollector:
         self._recorder = recorder
         self._profile: _Profile | None = None
         self._work: Generator[None, None, str]
-        for earlier in recorder.view.profiles:
-            if not earlier.ended:  # left by an earlier attempt or a supervisor that died
-                profile = _Profile(earlier.number, earlier.steps, earlier.ranks)
+        for record in recorder.view.profiles:
+            if not record.ended:  # left by an earlier attempt or a supervisor that died
+                profile = _Profile(record.number, record.steps, record.ranks)
                 self._record(profile, "failed", "The ranks that recorded the profile were replaced.")
 
     def request(self, steps: Any, ranks: Any) -> None:
@@ -79,7 +79,7 @@ class ProfileCollector:
             return
         view = self._recorder.view
         running = [rank.rank for rank in view.ranks if rank.is_running and (ranks is None or rank.rank in ranks)]
-        numbers = [*profiles.list_numbers(self._recorder.folder), *(earlier.number for earlier in view.profiles)]
+        numbers = [*profiles.list_numbers(self._recorder.folder), *(record.number for record in view.profiles)]
         self._profile = _Profile(max(numbers, default=0) + 1, steps, running)
         self._record(self._profile, "requested")
         self._work = self._collect(self._profile)
@@ -91,13 +91,13 @@ class ProfileCollector:
         if (profile := self._profile) is None:
             return
         for rank, report in reports:
-            if report.number == profile.number and rank in profile.pending:
+            if report.number == profile.number and rank in profile.pending_ranks:
                 profile.reports[rank] = report, time.monotonic()
                 if report.status == "failed":
                     profile.missing[rank] = report.text or "It could not record."
                 elif report.status == "recording" or (report.status == "saving" and not profile.select("recording")):
                     self._record(profile, report.status)
-        for rank in profile.pending:
+        for rank in profile.pending_ranks:
             if self._recorder.view.ranks[rank].status in ("ended", "waiting"):
                 profile.missing[rank] = "Its process ended before it had recorded the steps."
         self._advance()
@@ -140,19 +140,19 @@ class ProfileCollector:
             ]
             self._run.request_profile(armed, {**request, "start": max(steps)})
         start = time.monotonic()
-        while pending := profile.pending:
+        while pending := profile.pending_ranks:
             last_report = max([start, *(reported for _, reported in profile.reports.values())])
             if time.monotonic() - last_report > _SILENCE_SECONDS:
                 profile.missing |= dict.fromkeys(pending, f"No response for {_SILENCE_SECONDS / 60:.0f} min.")
             yield
-        if not (done := profile.select("done")):
+        if not (done_ranks := profile.select("done")):
             return profile.missing_text
         self._record(profile, "saving")
         failures: list[str] = []
 
         def save() -> None:
             try:
-                self._save(profile, done)
+                self._save(profile, done_ranks)
             except Exception as error:  # noqa: BLE001  no error may end the job
                 failures.append(f"The profile cannot be stored: {getattr(error, 'strerror', None) or error}.")
 

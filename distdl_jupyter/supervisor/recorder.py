@@ -294,12 +294,13 @@ class EventRecorder:
             self._origin = {}
             if items and stream.start is not None:
                 # A new supervisor resumes where the log ends, so the log also has positions in streams without output.
-                at, is_text = stream.start + items[-1].end, isinstance(items[-1], LogText)
-                is_behind = at - self._logged_positions.setdefault(stream, stream.start) > _POSITION_BYTES
+                end, is_text = stream.start + items[-1].end, isinstance(items[-1], LogText)
+                is_behind = end - self._logged_positions.setdefault(stream, stream.start) > _POSITION_BYTES
                 if is_text or is_behind:
-                    self._logged_positions[stream] = at
+                    self._logged_positions[stream] = end
                 if is_behind and not is_text:
-                    self._put("position", rank=stream.rank, stream="sys" if stream.rank is None else stream.name, at=at)
+                    stream_name = "sys" if stream.rank is None else stream.name
+                    self._put("position", rank=stream.rank, stream=stream_name, at=end)
 
     def _record_text(self, stream: Stream, item: LogText) -> None:
         if stream.rank is None:
@@ -420,7 +421,7 @@ class EventRecorder:
 
 
 def is_warning(event: Event) -> bool:
-    """Return whether a log event contains only a library's warning about ranks that it waits for."""
+    """Return whether a log event is only a library's warning that it waits for other ranks."""
     text = str(event.get("text", "")) if event["type"] == "log" else ""
     return text.count("\n") < 20 and any(mark in text for mark in _WARNING_TEXTS)
 

@@ -107,7 +107,7 @@ def can_attach(folder: JobFolder) -> bool:
 
 
 def build_end_events(
-    folder: JobFolder, view: JobView, kind: str, lost_supervisor: Holder | None = None
+    folder: JobFolder, view: JobView, cluster: str, lost_supervisor: Holder | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Stop the remaining processes of a job whose supervisor died, and yield type and fields of the events to write.
 
@@ -118,7 +118,7 @@ def build_end_events(
     if lost_supervisor is None:
         code, reason = "supervisor-killed", "The job's supervisor process was killed or crashed."
         try:
-            killed = registry.get("clusters", kind).sweep(view.id, (view.handle or {}).get("data") or {})
+            killed = registry.get("clusters", cluster).sweep(view.id, (view.handle or {}).get("data") or {})
             stopped = f"{plural(len(killed), 'process')} of the job {'was' if len(killed) == 1 else 'were'} stopped."
             reason += f" {stopped if killed else 'No process of the job is running.'}"
         except DistDLError as error:

@@ -283,8 +283,8 @@ class Supervisor:
         elif recorder.view.failure is not None:
             reason = self._describe_end()
             if restarts:
-                earlier = "; ".join(f"{n}. {restart.reason.rstrip('.')}" for n, restart in enumerate(restarts, 1))
-                times = f"The job had been restarted {plural(len(restarts), 'time')}, after: {earlier}."
+                reasons = "; ".join(f"{n}. {restart.reason.rstrip('.')}" for n, restart in enumerate(restarts, 1))
+                times = f"The job had been restarted {plural(len(restarts), 'time')}, after: {reasons}."
                 reason = f"{reason.rstrip('.')}. {times}"
             recorder.record_state(State.FAILED, reason)
         else:

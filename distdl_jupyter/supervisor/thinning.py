@@ -35,7 +35,7 @@ class ReportThinner:
     def __init__(self) -> None:
         self._metric_count = 0
         #: The last report of each type and rank that has not become an event.
-        self._pending: dict[tuple[str, int], PendingEvent] = {}
+        self._pending_reports: dict[tuple[str, int], PendingEvent] = {}
         #: When the last event of each type and rank was written, and of type "problem", that with values like NaN.
         self._written_at: dict[tuple[str, int], float] = {}
         #: The values of each rank's last metric report that are not finite, as text.
@@ -54,32 +54,32 @@ class ReportThinner:
         fields: dict[str, Any] = {"rank": rank, "step": step, "values": values}
         if replace:
             fields["replace"] = True
-        earlier: list[PendingEvent] = []
-        if (pending := self._pending.get(("metric", rank))) is not None:
+        flushed: list[PendingEvent] = []
+        if (pending := self._pending_reports.get(("metric", rank))) is not None:
             if replace or step < pending[1]["step"] or values.keys() != pending[1]["values"].keys():
-                earlier = self._take([("metric", rank)])
+                flushed = self._take([("metric", rank)])
             else:
                 fields["reports"] = pending[1].get("reports", 1) + 1
-        self._pending["metric", rank] = ("metric", fields, origin)
+        self._pending_reports["metric", rank] = ("metric", fields, origin)
         is_due = replace or self._metric_count < _MAX_UNTHINNED or self._is_due(("metric", rank))
         non_finite = {name: str(value) for name, value in values.items() if not math.isfinite(value)}
         if non_finite and non_finite != self._non_finite.get(rank) and self._is_due(("problem", rank)):
             is_due, self._written_at["problem", rank] = True, time.monotonic()
         self._non_finite[rank] = non_finite
-        return [*earlier, *(self._take([("metric", rank)]) if is_due else ())]
+        return [*flushed, *(self._take([("metric", rank)]) if is_due else ())]
 
     def add_progress(self, rank: int, data: dict[str, Any], origin: Origin, *, now: bool = False) -> list[PendingEvent]:
         """Add a progress report, which replaces the previous one. Return the events to write now."""
-        self._pending["progress", rank] = ("progress", {"rank": rank, **data}, origin)
+        self._pending_reports["progress", rank] = ("progress", {"rank": rank, **data}, origin)
         return self._take([("progress", rank)]) if now or self._is_due(("progress", rank)) else []
 
     def take_due(self) -> list[PendingEvent]:
         """Remove and return the held-back events that are due."""
-        return self._take([*filter(self._is_due, self._pending)])
+        return self._take([*filter(self._is_due, self._pending_reports)])
 
     def take_all(self, *, only_metrics: bool = False) -> list[PendingEvent]:
         """Remove and return all held-back events; with ``only_metrics``, only the metric events."""
-        return self._take([key for key in self._pending if key[0] == "metric" or not only_metrics])
+        return self._take([key for key in self._pending_reports if key[0] == "metric" or not only_metrics])
 
     def _is_due(self, key: tuple[str, int]) -> bool:
         now = time.monotonic()
@@ -88,4 +88,4 @@ class ReportThinner:
 
     def _take(self, keys: list[tuple[str, int]]) -> list[PendingEvent]:
         self._written_at |= dict.fromkeys(keys, time.monotonic())
-        return [self._pending.pop(key) for key in keys]
+        return [self._pending_reports.pop(key) for key in keys]

@@ -37,8 +37,10 @@ except KeyboardInterrupt:
     print("saved")
     sys.exit(5)
 """
-#: Seconds between two polls of a run; the maximum number of bytes per read.
-_POLL_SECONDS, _MAX_READ_BYTES = 0.05, 64 * 1024
+#: Seconds between two polls of a run.
+_POLL_SECONDS = 0.05
+#: Maximum number of bytes per read.
+_MAX_READ_BYTES = 64 * 1024
 
 
 def is_sentence(text: str) -> bool:
@@ -48,7 +50,7 @@ def is_sentence(text: str) -> bool:
 
 @dataclass
 class SampleJob:
-    """One job that runs the script ``code``, with its folder, spec and context; ``start`` starts it."""
+    """A job that runs the script ``code``, with its folder, spec and context. ``start`` starts it."""
 
     name: str
     options: Mapping[str, Any]
