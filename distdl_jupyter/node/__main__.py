@@ -11,8 +11,8 @@ import sys
 from distdl_jupyter.node.agent import Agent, serve
 
 
-def main(arguments: list[str]) -> int:
-    """Serve the supervisor over the standard streams and return the exit code."""
+def main(arguments: list[str]) -> None:
+    """Serve the supervisor over the standard streams and exit."""
     timeout = float(arguments[0]) if arguments else 20.0
     source, sink = os.dup(0), os.dup(1)
     # No other code may read or write frames: its stdin is empty, and its stdout is stderr.
@@ -20,10 +20,8 @@ def main(arguments: list[str]) -> int:
     os.dup2(devnull, 0)
     os.close(devnull)
     os.dup2(2, 1)
-    return serve(lambda watchdog: Agent(source, sink, timeout, watchdog))
+    serve(lambda watchdog: Agent(source, sink, timeout, watchdog))
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stderr.flush()
-    os._exit(code)  # threads that wait for a disk or a host must not delay the exit
+    main(sys.argv[1:])

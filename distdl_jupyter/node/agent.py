@@ -69,7 +69,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from distdl_jupyter.node import data_cache, files, frames, processes, run_dir, slots
 from distdl_jupyter.node import job as node_job
@@ -79,8 +79,6 @@ from distdl_jupyter.node.files import TransferRefused
 from distdl_jupyter.node.job import Fields, Job, Reply, RequestFailed
 from distdl_jupyter.node.mpi_shell import ShellRelays
 
-#: Exit code if the agent cannot run on this host (EX_UNAVAILABLE).
-UNAVAILABLE_EXIT_CODE = 69
 #: Seconds between two checks for the last output of a process that has exited, and for responses with stacks.
 _POLL_SECONDS = 0.05
 #: Timeout in seconds for sending the last response.
@@ -482,13 +480,15 @@ def _invoke(type_: str, function: Callable[[], Any]) -> Any:
     return {"error": text}
 
 
-def serve(make_agent: Callable[[Watchdog], Agent]) -> int:
-    """Prepare this process, run an agent in it, and return the exit code."""
+def serve(make_agent: Callable[[Watchdog], Agent]) -> NoReturn:
+    """Prepare this process, run an agent in it, and exit."""
     if sys.platform != "linux":
         sys.stderr.write(f"Ranks run only on Linux hosts, but this host runs {sys.platform}. Choose another host.\n")
-        return UNAVAILABLE_EXIT_CODE
+        os._exit(os.EX_UNAVAILABLE)
     # The agent's parent may block signals, and ranks would inherit the mask (signal(7)).
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     watchdog = Watchdog()
     processes.adopt_orphans()
-    return make_agent(watchdog).run()
+    code = make_agent(watchdog).run()
+    sys.stderr.flush()
+    os._exit(code)  # threads that wait for a disk or a host must not delay the exit

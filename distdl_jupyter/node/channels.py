@@ -24,8 +24,10 @@ from distdl_jupyter.node import frames
 
 #: Capacity in bytes of all pipes of one reader, and maximum and minimum of one. Linux allows 64 MB a user (pipe(7)).
 _MAX_TOTAL_BYTES, _MAX_PIPE_BYTES, MIN_PIPE_BYTES = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
-#: Seconds between two rounds under constant output, and number of rounds without a pause after an idle time.
-_PAUSE_SECONDS, _BURST_ROUNDS = 0.03, 20
+#: Seconds between two rounds under constant output.
+_PAUSE_SECONDS = 0.03
+#: Number of rounds without a pause after an idle time.
+_BURST_ROUNDS = 20
 #: Queued bytes above which an outbox is full, and below which data may be added again. Both exceed one frame of data.
 _FULL_BYTES, _AVAILABLE_BYTES = 1024 * 1024, 256 * 1024
 #: Pieces of fewer bytes are joined, to save the memory overhead of each.

@@ -21,8 +21,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-#: Timeouts in seconds: to connect, to send the last bytes, and for an agent without a supervisor to exit.
-_CONNECT_SECONDS, _FLUSH_SECONDS, _AGENT_SECONDS = 20.0, 5.0, 30.0
+#: Timeout in seconds to connect.
+_CONNECT_SECONDS = 20.0
+#: Timeout in seconds to send the last bytes.
+_FLUSH_SECONDS = 5.0
+#: Timeout in seconds for an agent without a supervisor to exit.
+_AGENT_SECONDS = 30.0
 _PIECE_BYTES = 64 * 1024
 _AGENT_PROGRAM = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
 

@@ -31,9 +31,10 @@ from distdl_jupyter.node.agent import Agent, Watchdog, serve
 from distdl_jupyter.node.job import RANK
 from distdl_jupyter.node.processes import get_signal_number
 
-#: Seconds without a message from the supervisor after which the node is released: before ranks were started, and after
-#: their exit.
-TIMEOUT_SECONDS, _LEAVE_SECONDS = 60.0, 20.0
+#: Seconds without a message from the supervisor after which the node is released before ranks were started.
+TIMEOUT_SECONDS = 60.0
+#: Seconds without a message from the supervisor after which the node is released when the ranks have exited.
+_LEAVE_SECONDS = 20.0
 #: Seconds between two heartbeats of either side; each is a write to a shared file.
 BEAT_SECONDS = 5.0
 #: The file with the exit code of the first failed rank.
@@ -198,12 +199,5 @@ class FolderAgent(Agent):
                     self._failed_path.write_text(str(code), encoding="utf-8")
 
 
-def main(folder: Path, node: int) -> int:
-    """Serve the supervisor through the files of a node and return the exit code."""
-    return serve(lambda watchdog: FolderAgent(folder, node, watchdog))
-
-
 if __name__ == "__main__":
-    code = main(Path(sys.argv[1]), int(sys.argv[2]))
-    sys.stderr.flush()
-    os._exit(code)  # threads that wait for a disk or a host must not delay the exit
+    serve(lambda watchdog: FolderAgent(Path(sys.argv[1]), int(sys.argv[2]), watchdog))

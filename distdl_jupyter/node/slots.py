@@ -63,8 +63,10 @@ _MAX_BRACKETS = 256
 WAITING, CLAIMING, HOLDING = "waits", "claims", "holds"
 #: Seconds for which resources stay reserved for a job that could start but has not.
 _RESERVATION_SECONDS = 20.0
-#: Seconds between two checks that a running job's file exists; seconds without starts after a folder was deleted.
-_FILE_CHECK_SECONDS, _BLOCKED_SECONDS = 1.0, 2.5
+#: Seconds between two checks that a running job's file exists.
+_FILE_CHECK_SECONDS = 1.0
+#: Seconds without starts after a folder was deleted.
+_BLOCKED_SECONDS = 2.5
 #: Seconds between two reads of the queue for the first _FRONT + 1 jobs; grows with the position to _MAX_READ_SECONDS.
 _READ_SECONDS, _FRONT, _MAX_READ_SECONDS = 0.25, 4, 10.0
 #: Maximum number of running jobs and of holders in a ``QueuePosition``.

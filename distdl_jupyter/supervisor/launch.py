@@ -324,8 +324,10 @@ def call_in_background(function: Callable[[], T]) -> Future[T]:
 
 # the wait for other jobs and for resources ----------------------------------------------------------
 
-#: Seconds between two polls of a predecessor, and for the replacement of a moved job or a dead supervisor to appear.
-_PREDECESSOR_SECONDS, _MOVE_SECONDS = 0.5, 10.0
+#: Seconds between two polls of a predecessor.
+_PREDECESSOR_SECONDS = 0.5
+#: Timeout in seconds for the replacement of a moved job or of a dead supervisor to appear.
+_MOVE_SECONDS = 10.0
 #: Pause between two queue events: minimum seconds, fraction of the waiting time so far, and maximum seconds.
 _MIN_PAUSE_SECONDS, _PAUSE_SHARE, _MAX_PAUSE_SECONDS = 1.0, 0.1, 20.0
 

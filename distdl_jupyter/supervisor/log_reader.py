@@ -18,8 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core.events import MAX_LOG_TEXT
@@ -50,8 +49,7 @@ _CURSOR_PATTERN, _CURSOR_LINES = re.compile(_CURSOR_REGEX), re.compile(rb"^(?:%s
 _PARTIAL_CODE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*)?\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class LogText:
+class LogText(NamedTuple):
     """Whole lines without the last newline; with ``redraws`` one line that was redrawn (see core.events).
 
     ``end`` is the position in the stream, in bytes, after the last whole line.
@@ -63,8 +61,7 @@ class LogText:
     end: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RankReport:
+class RankReport(NamedTuple):
     """A report of a rank; ``end`` is the position in the stream, in bytes, after it.
 
     ``parsed`` is an instance of the report's class, None without a class or before the report is parsed.

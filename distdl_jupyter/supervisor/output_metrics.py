@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 #: Maximum number of distinct metric names of a job, and of characters of a parsed line.
 MAX_NAMES, MAX_LINE_CHARS = 30, 2000
@@ -99,8 +100,7 @@ _SPLITS = {
 _AVERAGES = ("avg", "mean")
 
 
-@dataclass(frozen=True, slots=True)
-class LineReading:
+class LineReading(NamedTuple):
     """The content of one line: values at a step (possibly none), and the rank's progress as done, total and unit."""
 
     step: float
@@ -110,8 +110,7 @@ class LineReading:
     is_bar: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Position:
+class _Position(NamedTuple):
     """The training position in a line."""
 
     step: int | None = None

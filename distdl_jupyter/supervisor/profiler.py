@@ -26,10 +26,14 @@ from distdl_jupyter.supervisor.reports import ProfileReport
 from distdl_jupyter.views.stacks import group_by_reason
 from distdl_jupyter.worker.hooks import frameworks
 
-#: Timeout in seconds for a step of each rank; seconds until a request has reached all ranks: local, other clusters.
-_ARM_SECONDS, _LEAD_SECONDS, _SLOW_LEAD_SECONDS = 30.0, 0.5, 2.0
-#: Seconds without a report of any rank after which recording ranks count as missing, and timeout in seconds for saving.
-_SILENCE_SECONDS, _SAVE_SECONDS = 600.0, 60.0
+#: Timeout in seconds for a step of each rank.
+_ARM_SECONDS = 30.0
+#: Seconds until a request has reached all ranks: on this machine, and on other clusters.
+_LEAD_SECONDS, _SLOW_LEAD_SECONDS = 0.5, 2.0
+#: Seconds without a report of any rank after which recording ranks count as missing.
+_SILENCE_SECONDS = 600.0
+#: Timeout in seconds for saving.
+_SAVE_SECONDS = 60.0
 _NO_STEP_MESSAGE = f"No step was made within {_ARM_SECONDS:.0f} s. A step ends with {frameworks.STEP_DESCRIPTION}."
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from distdl_jupyter.clusters.base import Run, UnkillableProcess
 
@@ -20,8 +19,7 @@ _EXAMINE_SECONDS = 5.0
 POLL_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class StopStep:
+class StopStep(NamedTuple):
     """Send ``signal`` ("" sends nothing) and then wait ``grace`` seconds."""
 
     signal: str
