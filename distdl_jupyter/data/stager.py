@@ -277,20 +277,20 @@ class DataStager:
             for future in done:
                 future.result()
             self._send_progress()
-        return {source.variable: self._tree.folder(source.name) for source in sources}
+        return {source.variable: self._tree.make_folder(source.name) for source in sources}
 
     def _list_files(self, source: StagedSource) -> list[StagedFile]:
         """Create the folders of a source and return its files."""
         files, folders = plan_layout(source)
         for folder in ("", *folders):
-            self._tree.folder(source.name, folder)
+            self._tree.make_folder(source.name, folder)
         total = sum(item.size for item in files.values())
         self._counts[source.name] = {"done": 0, "total": total, "cached": 0, "files": 0, "of": len(files)}
         sign = partial(self._channel.request_signature, source.name)
         settings = source.settings
         reader = stores.Reader(source.name, source.kind, source.address, ca=self._ca, settings=settings, sign=sign)
         return [
-            StagedFile(source, reader, item, path, self._cache.path(source.address, item.name, item.version))
+            StagedFile(source, reader, item, path, self._cache.get_path(source.address, item.name, item.version))
             for path, item in files.items()
         ]
 

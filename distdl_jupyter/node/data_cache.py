@@ -105,7 +105,7 @@ class Cache:
             text = f"Cannot store data in {self.base} ({error.strerror})." if error.strerror else f"{error}."
             raise StagingFailed(text, _FOLDER_REMEDY) from None
 
-    def path(self, address: str, name: str, version: str) -> str:
+    def get_path(self, address: str, name: str, version: str) -> str:
         """Return the path for this version of an object. The file need not exist."""
         key = hashlib.sha256(f"{address}\0{name}\0{version}".encode()).hexdigest()
         folder = f"{self._blobs}/{key[:2]}"
@@ -135,7 +135,7 @@ class Cache:
         missing = needed - self._free_bytes()
         if limit is None and not needed and missing <= 0:
             return 0
-        entries, disk = sorted(self._entries()), os.statvfs(self.base)
+        entries, disk = sorted(self._list_entries()), os.statvfs(self.base)
         default_limit = min(disk.f_blocks * disk.f_frsize // _SHARE, _MAX_BYTES)
         excess = sum(size for _, size, _ in entries) + needed - (default_limit if limit is None else limit)
         for used_at, size, path in entries:
@@ -153,7 +153,7 @@ class Cache:
         disk = os.statvfs(self.base)
         return disk.f_bavail * disk.f_frsize - min(64 * 2**20, disk.f_blocks * disk.f_frsize // 100)
 
-    def _entries(self) -> Iterator[tuple[float, int, str]]:
+    def _list_entries(self) -> Iterator[tuple[float, int, str]]:
         """Yield when each file was last used (0: it is incomplete, ``_IN_USE``: a job links to it), its size and path.
 
         Only files that the cache created are included, identified by name, owner and (if complete) modification time.
@@ -257,7 +257,7 @@ class LinkTree:
         shutil.rmtree(self._root, ignore_errors=True)
         self._root.mkdir(parents=True, mode=0o700)
 
-    def folder(self, source: str, path: str = "") -> str:
+    def make_folder(self, source: str, path: str = "") -> str:
         """Return the folder of a source, or one below it; create it if necessary."""
         folder = str(self._root / source / path)
         if folder not in self._created:
@@ -272,7 +272,7 @@ class LinkTree:
         and lower case and another file has that name, and StagingFailed if it has no hard links.
         """
         folder, _, name = path.rpartition("/")
-        link = f"{self.folder(source, folder)}/{name}"
+        link = f"{self.make_folder(source, folder)}/{name}"
         try:
             os.link(file, link)
         except OSError as error:
@@ -331,11 +331,11 @@ def find_copy(digest: str, base: str) -> str:
 
     Raises ValueError for an invalid digest, and PermissionError if another user could have written it.
     """
-    folder = _copies_folder(digest, base) / digest
+    folder = _make_copies_folder(digest, base) / digest
     return str(permissions.make_private(folder)) if os.path.lexists(folder) else ""
 
 
-def _copies_folder(digest: str, base: str) -> Path:
+def _make_copies_folder(digest: str, base: str) -> Path:
     if not _DIGEST.fullmatch(digest):
         raise ValueError(f"{digest!r} is not a valid digest.")
     return permissions.make_private(permissions.make_folder(Path(base or DEFAULT_BASE).expanduser()) / "copies")
@@ -345,7 +345,7 @@ class FolderCopy:
     """A copy that is received in the hidden ``folder`` and renamed when complete. Raises OSError, ValueError."""
 
     def __init__(self, digest: str, base: str) -> None:
-        self._target = _copies_folder(digest, base) / digest
+        self._target = _make_copies_folder(digest, base) / digest
         self.folder = self._target.with_name(f".{digest}-{os.getpid()}")
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700)

@@ -204,7 +204,7 @@ def find_workdir(job: str, folder: str, proof: tuple[str, str] | None, base: str
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if path.read_text(encoding="utf-8") == proof[1]:
                 return Workdir(Path(folder), is_copy=False)
-    jobs = _jobs_folder(base)
+    jobs = _get_jobs_folder(base)
     base_path = jobs / check_name(job)
     permissions.make_folder(jobs.parent)
     permissions.make_private(jobs)
@@ -225,13 +225,13 @@ def check_name(name: str) -> str:
     return name
 
 
-def _jobs_folder(base: str) -> Path:
+def _get_jobs_folder(base: str) -> Path:
     return Path(base or DEFAULT_BASE).expanduser() / "jobs"
 
 
 def find_copied_folders(job: str, base: str) -> Iterator[Path]:
     """Yield the copied folders that agents of a job have left below ``base``."""
-    folder = _jobs_folder(base) / check_name(job)
+    folder = _get_jobs_folder(base) / check_name(job)
     for number in itertools.count(2):
         if not folder.is_dir():
             return

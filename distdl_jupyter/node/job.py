@@ -358,14 +358,14 @@ class Job:
         """Kill everything and wait for the exits; return the number of processes."""
         killed: set[int] = set()
 
-        def remaining() -> set[int]:
+        def find_remaining() -> set[int]:
             pids = self._find_pids()
             # Do not wait for killed processes that are blocked in the kernel; they exit when it returns.
             killable = pids.difference(processes.find_stuck(pids & killed))
             killed.update(pids)
             return killable
 
-        processes.kill_all(remaining, meanwhile=self._discard)
+        processes.kill_all(find_remaining, meanwhile=self._discard)
         return len(killed)
 
     def terminate(self) -> None:

@@ -169,12 +169,12 @@ def find_failures(errors: Mapping[int, Error], ranks: Sequence[int]) -> Failures
     if not errors:
         return None
 
-    def sort_key(rank: int) -> tuple[bool, float, int]:
+    def get_sort_key(rank: int) -> tuple[bool, float, int]:
         error = errors[rank]
         is_late = is_echo(dict(error)) or error.get("type") == "KeyboardInterrupt"
         return is_late, float(error.get("time") or 0.0), rank
 
-    first, *later = sorted(errors, key=sort_key)
+    first, *later = sorted(errors, key=get_sort_key)
     error, size = errors[first], len(ranks)
     same_error_ranks: list[int] = []
     by_text: dict[str, list[int]] = {}

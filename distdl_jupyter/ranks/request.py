@@ -292,11 +292,11 @@ class CellOutput:
             if event["type"] == "mark" and event.get("cell") == self._number:
                 (self.open_streams.discard if event.get("ended") else self._started.add)(key)
             elif event["type"] == "log" and key in self._started:
-                pieces.append((key, self._new_text(key, event)))
+                pieces.append((key, self._get_new_text(key, event)))
         streams = groupby(pieces, key=lambda piece: piece[0])
         return [Output(rank, stream, "".join(text for _, text in group)) for (rank, stream), group in streams]
 
-    def _new_text(self, key: tuple[Any, Any], event: dict[str, Any]) -> str:
+    def _get_new_text(self, key: tuple[Any, Any], event: dict[str, Any]) -> str:
         """Return the new text for a terminal: a line that grew is continued, a redrawn line starts again."""
         reported, text = self._partial_lines.pop(key, ""), str(event["text"])
         if not event.get("redraws"):

@@ -27,11 +27,11 @@ class BackendContract:
         nodes = 2 if self.ranks == 4 else 1
         placement = Placement(slots, "127.0.0.1", tuple(range(20_001, 20_001 + backend.ports)), "lo")
 
-        def rank_ports(slot: RankSlot, ports: int) -> RankPorts:
+        def make_rank_ports(slot: RankSlot, ports: int) -> RankPorts:
             first = 21_001 + ports * slot.rank
             return f"127.0.0.{1 + slot.node}", tuple(range(first, first + ports))
 
-        placement = assign_ports(placement, backend.rank_ports, rank_ports)
+        placement = assign_ports(placement, backend.rank_ports, make_rank_ports)
         layout: dict[str, Any] = {"node_count": nodes, "process_count_per_node": self.ranks // nodes}
         spec = JobSpec(id=create_id(), name="n", distributed_backend=self.label, **layout)
         return backend, spec, placement, options

@@ -37,10 +37,8 @@ except KeyboardInterrupt:
     print("saved")
     sys.exit(5)
 """
-#: Seconds between two polls of a run.
-_POLL_SECONDS = 0.05
-#: Maximum number of bytes per read.
-_MAX_READ_BYTES = 64 * 1024
+#: Seconds between two polls of a run, and maximum number of bytes per read.
+_POLL_SECONDS, _MAX_READ_BYTES = 0.05, 64 * 1024
 
 
 def is_sentence(text: str) -> bool:

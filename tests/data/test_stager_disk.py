@@ -88,7 +88,7 @@ def test_a_disk_that_fills_up_meanwhile_lets_go_of_what_no_job_uses(stage, conta
 
 def unused(cache, name, size, used=0):
     """A whole file of the cache that no job uses."""
-    path = Path(cache.path("https://h/c", name, "1"))
+    path = Path(cache.get_path("https://h/c", name, "1"))
     path.write_bytes(b"x" * size)
     os.utime(path, (used, compute_mtime(str(path))))
     return path
@@ -107,7 +107,7 @@ def test_a_quota_that_is_used_up_lets_go_of_what_no_job_uses(tmp_path, monkeypat
         return write(*given)
 
     monkeypatch.setattr(os, "pwrite", within_quota)
-    made = PartialFile(cache.path("https://h/c", "new", "1"), lambda: None)
+    made = PartialFile(cache.get_path("https://h/c", "new", "1"), lambda: None)
     stager._write(made, 0, memoryview(b"1234"))
     assert Path(f"{made.path}.part").read_bytes() == b"1234"
     old.write_bytes(b"not ours any more")
@@ -179,14 +179,14 @@ def test_a_disk_without_hard_links_is_refused_with_the_remedy(tmp_path, monkeypa
     cache = Cache(str(tmp_path))
     cache.prepare()
     with pytest.raises(StagingFailed, match="file system without hard links") as failed:
-        LinkTree(cache, "job", 0).add("train", "one", cache.path("https://h/c", "one", "1"))
+        LinkTree(cache, "job", 0).add("train", "one", cache.get_path("https://h/c", "one", "1"))
     assert failed.value.remedy == "Choose another folder for staged data."
 
 
 def test_a_part_that_nobody_fetches_any_more_is_removed(tmp_path):
     cache = Cache(str(tmp_path))
     cache.prepare()
-    parts = {name: PartialFile(cache.path("https://h/c", name, "1"), lambda: None) for name in ("left", "locked")}
+    parts = {name: PartialFile(cache.get_path("https://h/c", name, "1"), lambda: None) for name in ("left", "locked")}
     for part in parts.values():
         part.write(0, memoryview(noise(4 * MB)))
     os.close(parts["left"].fd)
@@ -200,7 +200,7 @@ def test_room_is_made_by_files_of_the_cache_only(tmp_path):
     """The folder is the user's own choice and may hold a ``blobs`` of theirs."""
     cache = Cache(str(tmp_path))
     cache.prepare()
-    cached = Path(cache.path("https://h/c", "ours", "1"))
+    cached = Path(cache.get_path("https://h/c", "ours", "1"))
     mine = [
         tmp_path / "blobs" / "photos" / "holiday.jpg",
         tmp_path / "blobs" / cached.parent.name / "notes.part",
@@ -220,7 +220,7 @@ def test_room_is_made_by_files_of_the_cache_only(tmp_path):
 def test_a_file_that_others_could_have_put_there_is_fetched_anew(tmp_path):
     cache = Cache(str(tmp_path))
     cache.prepare()
-    path = Path(cache.path("https://h/c", "data", "1"))
+    path = Path(cache.get_path("https://h/c", "data", "1"))
     path.write_bytes(b"x" * 5)
     os.utime(path, (0, compute_mtime(str(path))))
     assert cache.has(str(path), 5)
