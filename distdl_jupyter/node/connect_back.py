@@ -37,7 +37,7 @@ async def serve(
     """Run an agent until it exits. Raises RuntimeError if the supervisor's port cannot be reached from this host.
 
     ``supervisor`` has its host, port, certificate and secret. ``identity`` is sent to it. ``python`` is the
-    interpreter of the agent ("": the current one).
+    interpreter of the agent ("" for the current one).
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -1,6 +1,6 @@
 """Staged data on the disk of one node: a cache shared by all jobs of a user, and folders of links that ranks see.
 
-``base`` ("": the user's cache folder) contains ``blobs``, with one file for each version of an object,
+``base`` (default: the user's cache folder) contains ``blobs``, with one file for each version of an object,
 ``staged/<job>/<node>/<source>``, which consists of links to blobs, and ``copies``, folders that were sent from the
 submitting machine. A file name is a digest of the object's address, name and version, so a changed object gets a new
 file. Several programs can use the cache at once: a file is locked while it is fetched, and renamed when it is complete.
@@ -128,7 +128,7 @@ class Cache:
         return False
 
     def make_room(self, needed: int, limit: int | None) -> int:
-        """Remove unused files until ``needed`` more bytes fit the limit (None: the default) and the disk.
+        """Remove unused files until ``needed`` more bytes fit the limit and the disk. None is the default limit.
 
         Returns the number of bytes by which the limit is still exceeded. Raises StagingFailed if the disk is too small.
         """
@@ -154,7 +154,7 @@ class Cache:
         return disk.f_bavail * disk.f_frsize - min(64 * 2**20, disk.f_blocks * disk.f_frsize // 100)
 
     def _list_entries(self) -> Iterator[tuple[float, int, str]]:
-        """Yield when each file was last used (0: it is incomplete, ``_IN_USE``: a job links to it), its size and path.
+        """Yield the time of the last use, size and path of each file: 0 if incomplete, ``_IN_USE`` if a job links to it.
 
         Only files that the cache created are included, identified by name, owner and (if complete) modification time.
         """

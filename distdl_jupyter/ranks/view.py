@@ -218,7 +218,7 @@ def render_cell(
 ) -> str:
     """Return the HTML of a cell so far. ``status`` is a sentence about running ranks, or "" at the end.
 
-    ``job`` is the short id of the ranks' job, ``newest`` the maximum number of rows (None: all stored ones).
+    ``job`` is the short id of the ranks' job, ``newest`` the maximum number of rows (default: all stored ones).
     """
     blocks = [
         {

@@ -216,7 +216,7 @@ class StallTimer:
         self.has_begun = False
 
     def on_activity(self, now: float, rank: int | None = None, *, is_past_imports: bool = True) -> None:
-        """Record activity of a rank (None: of all ranks); not ``is_past_imports`` if it may still be importing."""
+        """Record activity of a rank (default: of all ranks). ``is_past_imports`` is False if it may still import."""
         if self._activity_count and self.has_begun:
             self._longest_pause = max(self._longest_pause or 0.0, now - self._since)
         self._activity_count += 1

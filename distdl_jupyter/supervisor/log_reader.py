@@ -64,7 +64,7 @@ class LogText(NamedTuple):
 class RankReport(NamedTuple):
     """A report of a rank; ``end`` is the position in the stream, in bytes, after it.
 
-    ``parsed`` is an instance of the report's class, None without a class or before the report is parsed.
+    ``parsed`` is an instance of the report's class, or None if it has no class or was not parsed yet.
     """
 
     data: dict[str, Any]
@@ -162,7 +162,7 @@ class LogReader:
     def drain(self, ranks: Container[int] | None = None) -> bool:
         """Read all output written so far, without waiting for more. Return True if there was any.
 
-        ``ranks`` limits this to the streams of these ranks and those that belong to no rank (None: all streams).
+        ``ranks`` limits this to the streams of these ranks and those that belong to no rank (default: all streams).
         """
         total = 0
         with self._sink.batch_events():

@@ -78,7 +78,7 @@ class ProfileCollector:
                 self._record(profile, "failed", "The ranks that recorded the profile were replaced.")
 
     def request(self, steps: Any, ranks: Any) -> None:
-        """Start a profile of this many steps of some ranks (None: all), unless one is in progress."""
+        """Start a profile of this many steps of some ranks (default: all), unless one is in progress."""
         if self._profile is not None or type(steps) is not int or not 1 <= steps <= profiles.MAX_STEPS:
             return
         view = self._recorder.view

@@ -111,7 +111,7 @@ class RunListener:
     def __init__(self, run: Run, nonce: str) -> None:
         self.run = run
         self.exits: dict[int, Exit] = {}
-        #: Lines by rank (None: the launcher) and stream: all, and those read before the rank's exit was reported.
+        #: Lines by rank (None for the launcher) and stream: all, and those read before the rank's exit was reported.
         self.lines: dict[tuple[int | None, str], list[str]] = {}
         self.lines_at_end: dict[tuple[int | None, str], list[str]] = {}
         self.reports: dict[int, list[dict[str, Any]]] = {}
