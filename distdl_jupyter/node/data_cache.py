@@ -154,7 +154,7 @@ class Cache:
         return disk.f_bavail * disk.f_frsize - min(64 * 2**20, disk.f_blocks * disk.f_frsize // 100)
 
     def _list_entries(self) -> Iterator[tuple[float, int, str]]:
-        """Yield the time of the last use, size and path of each file: 0 if incomplete, ``_IN_USE`` if a job links to it.
+        """Yield the time of last use (0 if incomplete, ``_IN_USE`` if a job links to it), size and path of each file.
 
         Only files that the cache created are included, identified by name, owner and (if complete) modification time.
         """
