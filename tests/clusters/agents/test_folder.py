@@ -19,9 +19,9 @@ from tests.conftest import wait_for
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
 
 AGENT = (
-    "import os, sys; from pathlib import Path; from distdl_jupyter.node import folder;"
+    "import sys; from pathlib import Path; from distdl_jupyter.node import folder;"
     "folder.TIMEOUT_SECONDS, folder._LEAVE_SECONDS, folder._FAILURE_SECONDS = map(float, sys.argv[2:]);"
-    "code = folder.main(Path(sys.argv[1]), 0); os._exit(code)"
+    "folder.serve(lambda watchdog: folder.FolderAgent(Path(sys.argv[1]), 0, watchdog))"
 )
 
 
