@@ -41,7 +41,7 @@ def metric(step, **values):
 
 
 def metric_to(end, step):
-    return dataclasses.replace(metric(step), end=end)
+    return metric(step)._replace(end=end)
 
 
 def progress(done):
@@ -141,10 +141,8 @@ def test_progress_of_a_long_job_is_written_less_often_and_each_report_is_a_sign_
 
 def test_what_a_kept_stream_says_carries_the_place_behind_it_also_when_it_is_written_later(folder):
     recorder = EventRecorder(folder, spec())
-    recorder.take(KEPT, [dataclasses.replace(progress(1), end=5), dataclasses.replace(progress(2), end=9)])
-    recorder.take(
-        KEPT, [LogText("line", end=14), dataclasses.replace(metric(1), end=20), dataclasses.replace(metric(2), end=30)]
-    )
+    recorder.take(KEPT, [progress(1)._replace(end=5), progress(2)._replace(end=9)])
+    recorder.take(KEPT, [LogText("line", end=14), metric(1)._replace(end=20), metric(2)._replace(end=30)])
     recorder.close()
     found = all_written(folder)
     assert [(event["type"], event.get("at")) for event in found] == [
