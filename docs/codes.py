@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +22,6 @@ ARGUMENTS: dict[str, tuple[int, int, int | None]] = {
     "Found": (3, 1, 2),
     "Advice": (0, 3, None),
     "RunNotice": (2, 1, None),
-    "_Rule": (0, 1, 2),
     "_make_error": (0, 1, 2),
     "note": (2, 1, None),
     "NodeCheck": (5, 3, 4),
@@ -120,8 +118,6 @@ def _of_finding(node: ast.Call, name: str, path: str, written: Callable[[ast.AST
     if isinstance(code, ast.Constant) and isinstance(code.value, str) and code.value:
         hint = keywords.get("remedy") or _argument(node, remedy)
         text, fix = written(_argument(node, message)), written(hint)
-        if kind == "_Rule":
-            text, fix = (re.sub(r"\{\w+\}", "…", template) for template in (text, fix))
         yield Entry(code.value, text, fix, path, node.lineno, explicit=True)
 
 

@@ -26,7 +26,7 @@ from distdl_jupyter import cli
 from distdl_jupyter.api import openapi
 from distdl_jupyter.clusters.slurm.commands import REFUSAL_REMEDIES
 from distdl_jupyter.clusters.ssh.cluster import CAUSES
-from distdl_jupyter.core import collectives, failure, files, limits, registry
+from distdl_jupyter.core import collectives, correctness, failure, files, limits, registry
 from distdl_jupyter.core.options import DEFAULTS, OPTIONS, list_flags
 from distdl_jupyter.magic import load
 from distdl_jupyter.server.app import DistDLApp
@@ -415,10 +415,13 @@ def statuses() -> Iterator[codes.Entry]:
 
 
 def tables() -> Iterator[codes.Entry]:
-    """Yield the errors whose code, message and remedy are looked up: of the system, of Azure's sign-in and of Slurm."""
+    """Yield the messages whose code, text and remedy are in tables: of the system, of a check and of Slurm."""
     refusals = dict((*limits.LIMITS.values(), *files.DISK_ERRORS.values(), files.OTHER_ERROR, ("start-refused", "")))
     for code, remedy in refusals.items():
         yield codes.Entry(code, "", remedy, "core/limits", 0, explicit=True)
+    for code, (*texts, _example) in correctness.RULES.items():
+        message, remedy = (re.sub(r"\{\w+\}", "…", text) for text in texts)
+        yield codes.Entry(code, message, remedy, "core/correctness", 0, explicit=True)
     for pattern, code, remedy in REFUSAL_REMEDIES:
         message = f"sbatch failed: … {pattern} …"
         yield codes.Entry(code, message, remedy, "clusters/slurm", 0, explicit=True)

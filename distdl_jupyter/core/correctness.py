@@ -165,7 +165,7 @@ model = torch.nn.parallel.DistributedDataParallel(model)  # and call this model
 # or, with Horovod:
 optimizer = hvd.DistributedOptimizer(optimizer)"""
 #: Text, remedy and example code of each finding by its code, as templates with fields in braces.
-_RULES = {
+RULES = {
     "trainer-alone": (
         "Lightning's {name} uses one process on each rank, so the {ranks} ranks train independently.",
         "Set devices to the number of processes on each node, and num_nodes to the number of nodes.",
@@ -267,7 +267,7 @@ class _Comparer:
         details: dict[str, Any] = {name: fields[name] for name in ("step", "tensor", "size") if name in fields}
         fields = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in fields.items()}
         fields |= {"size": f"{100 * details.get('size', 0.0):.3g} %", "ranks": len(self._ranks)}
-        *texts, default_example = _RULES[code]
+        *texts, default_example = RULES[code]
         text, remedy, example = (part.format_map(fields) for part in (*texts, example or default_example))
         details |= {"file": line[0], "line": line[1]} if line and line[0] else {}
         self._result.findings.append(Difference(_LEVELS.get(code, "error"), code, text, remedy, example, **details))
