@@ -93,8 +93,8 @@ def _read_cloud(name: str) -> Cloud:
 SETTINGS_FILE = SettingsFile(
     name="distdl_azure.json",
     type=AzureSettings,
-    allowed={"credential": "default, device_code or browser", "token_cache": "keyring or empty"},
-    secrets="Keys and other secrets are not stored in the settings: sign in instead.",
+    allowed_values={"credential": "default, device_code or browser", "token_cache": "keyring or empty"},
+    secrets_hint="Keys and other secrets are not stored in the settings: sign in instead.",
 )
 read = SETTINGS_FILE.read
 

@@ -170,11 +170,11 @@ def _parse(text: str) -> DataSource:
         noun = "host" if scheme == "https" else "bucket"
         raise _make_error("data-container-name-invalid", f"{container!r} is not a valid {noun} name.", _ADDRESS_HINT)
     if scheme == "https":
-        prefix = _check_file(text, unquote(prefix))
+        prefix = _check_web_path(text, unquote(prefix))
     return DataSource(name="data", scheme=cast(Scheme, scheme), container=container, prefix=prefix.strip("/"))
 
 
-def _check_file(text: str, path: str) -> str:
+def _check_web_path(text: str, path: str) -> str:
     if hint := _make_hint(text, ""):
         raise _make_error("blob-web-address", f"{text!r} is the web address of Azure Blob data.", hint)
     if not path or path.endswith("/"):

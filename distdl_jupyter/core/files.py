@@ -26,7 +26,7 @@ DISK_ERRORS = {
     errno.ENOSPC: ("disk-full", f"Free space on that disk, or {_MOVE_REMEDY}"),
     errno.EDQUOT: ("disk-quota", f"Your disk quota is used up. Delete files, or {_MOVE_REMEDY}"),
     errno.EFBIG: ("file-size-limit", "The file has reached the limit of your user. Raise it with 'ulimit -f'."),
-    errno.EIO: ("disk-damaged", f"The disk is damaged or not available: {_MOVE_REMEDY}"),
+    errno.EIO: ("disk-damaged", f"The disk is damaged or not available. Repair it, or {_MOVE_REMEDY}"),
 }
 #: Code and remedy of any other disk error.
 OTHER_ERROR = ("disk-not-writable", "Set DISTDL_HOME to a folder that you can write to.")

@@ -59,7 +59,7 @@ def list_gpus() -> tuple[devices.Gpu, ...]:
 
 
 def list_gpu_numbers() -> list[int]:
-    """Return the numbers of the GPUs in ``list_gpus()``."""
+    """Return the numbers of the GPUs that ranks may use."""
     return [gpu.number for gpu in list_gpus()]
 
 

@@ -261,11 +261,11 @@ class JobStore:
         folder.path.rename(target)
         return JobFolder(target)
 
-    def discard(self, folder: JobFolder, *, published: bool = False) -> None:
-        """Delete the folder of a job that could not be started; a published one only if ``published`` is set."""
+    def discard(self, folder: JobFolder, *, is_published: bool = False) -> None:
+        """Delete the folder of a job that could not be started; a visible one only if ``is_published`` is set."""
         if folder.path.name.startswith(_NEW_PREFIX):
             _delete(folder.path)
-        elif published:
+        elif is_published:
             self.remove(folder)
 
     def clean_up(self) -> None:

@@ -26,13 +26,13 @@ S = TypeVar("S", bound=msgspec.Struct)
 class SettingsFile(Generic[S]):
     """The file ``name`` with settings of the struct ``type``, whose fields all have defaults.
 
-    ``allowed`` describes the valid values of each field; ``secrets`` is a hint where to set keys instead.
+    ``allowed_values`` describes the valid values of fields; ``secrets_hint`` says where to set keys instead.
     """
 
     name: str
     type: type[S]
-    allowed: Mapping[str, str]
-    secrets: str
+    allowed_values: Mapping[str, str]
+    secrets_hint: str
 
     @property
     def path(self) -> Path:
@@ -59,13 +59,13 @@ class SettingsFile(Generic[S]):
         names = names or self.type.__struct_fields__
         for name in changes.keys() - set(names):
             message = describe_unknown(name, names, "setting", f"for {subject}")
-            raise InvalidSpec(message, code="setting-unknown", field=name, hint=self.secrets)
+            raise InvalidSpec(message, code="setting-unknown", field=name, hint=self.secrets_hint)
         values = msgspec.to_builtins(self.read()) | {name: str(value or "").strip() for name, value in changes.items()}
         try:
             return msgspec.convert({name: value for name, value in values.items() if value}, self.type, strict=False)
         except msgspec.ValidationError as error:
             name = str(error).rpartition(".")[2].rstrip("`")
-            message = f"The value of {name} must be {self.allowed[name]}."
+            message = f"The value of {name} must be {self.allowed_values[name]}."
             raise InvalidSpec(message, code="setting-invalid", field=name) from None
 
     def write(self, settings: S) -> S:
@@ -74,8 +74,9 @@ class SettingsFile(Generic[S]):
         return settings
 
 
-#: The names of ``%dist_config monitoring`` and ``%dist_config tracking``.
+#: The settings of ``%dist_config monitoring``.
 MONITORING_NAMES = ("enabled", "address", "notify")
+#: The settings of ``%dist_config tracking``.
 TRACKING_NAMES = ("track", "mlflow", "artifacts")
 #: Events that send a message, as ``core.alerts.Kind``.
 ALERT_KINDS = "end,failure,stall,nan,rule"
@@ -99,13 +100,13 @@ class ReportingSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 SETTINGS = SettingsFile(
     name="distdl_monitoring.json",
     type=ReportingSettings,
-    allowed={
+    allowed_values={
         "enabled": "true or false",
         "notify": f"some of {ALERT_KINDS}",
         "mlflow": "an address without spaces, for example https://tracking.example or sqlite:////home/me/mlflow.db",
         "artifacts": "outputs, all or none",
     },
-    secrets="Keys, tokens and destinations of telemetry are set in the environment of Jupyter.",
+    secrets_hint="Keys, tokens and destinations of telemetry are set in the environment of Jupyter.",
 )
 
 

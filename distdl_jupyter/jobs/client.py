@@ -623,7 +623,7 @@ def publish(
     except BaseException as error:
         if lock is not None:
             lock.release()
-        store.discard(folder, published=isinstance(error, OSError | LaunchFailed))
+        store.discard(folder, is_published=isinstance(error, OSError | LaunchFailed))
         if isinstance(error, OSError):
             raise files.make_disk_error(error, store.jobs) from error
         raise
