@@ -138,7 +138,7 @@ def test_a_kernel_that_is_not_there_or_no_python_is_refused(server, tmp_path):
     for name in ("julia", "../julia"):
         refused = server.post("/jobs", {"code": "1", "kernel_name": name}, status=400)
         assert refused["field"] == "kernel_name"
-        assert "is not a Python kernel of this machine" in refused["message"]
+        assert "is not a Python kernel on this machine" in refused["message"]
 
 
 def test_a_python_that_dies_says_its_last_words(server, tmp_path):
