@@ -160,7 +160,7 @@ class Backend(ABC):
         """Return how to run ``spec`` on ``placement``. Raises InvalidSpec if they do not fit."""
 
 
-def common_environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
+def build_common_environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
     """Return the variables of a rank that all backends set: torchrun's variables, GPUs and threads.
 
     ``OMP_NUM_THREADS`` is the machine's cores divided by its ranks. Otherwise every rank would start a thread for each

@@ -27,7 +27,7 @@ from distdl_jupyter.backends.base import (
     Backend,
     CodePattern,
     JobPackage,
-    common_environment,
+    build_common_environment,
     format_versions,
 )
 from distdl_jupyter.backends.tensorflow import get_keras_version, uses_legacy_keras
@@ -165,7 +165,7 @@ def _plan_gloo(spec: JobSpec, placement: Placement, options: HorovodOptions) -> 
     }
     return Plan(
         environments=tuple(
-            common_environment(placement, slot)
+            build_common_environment(placement, slot)
             | rendezvous_variables
             | {"HOROVOD_GLOO_IFACE": slot.interface or placement.interface}
             | _build_rank_variables(spec, slot)
@@ -210,7 +210,7 @@ def _plan_mpi(spec: JobSpec, placement: Placement, options: HorovodOptions) -> P
     if placement.node_count > 1:
         launcher = _plan_nodes(spec, placement)
     return Plan(
-        environments=tuple(common_environment(placement, slot) | environment for slot in placement.ranks),
+        environments=tuple(build_common_environment(placement, slot) | environment for slot in placement.ranks),
         launcher=launcher,
         distribution="mpi",
     )

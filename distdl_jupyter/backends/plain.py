@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distdl_jupyter.backends.base import TENSORFLOW, TORCH, Backend, JobPackage, common_environment
+from distdl_jupyter.backends.base import TENSORFLOW, TORCH, Backend, JobPackage, build_common_environment
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, Plan
 from distdl_jupyter.core.spec import JobSpec
@@ -34,4 +34,4 @@ class PlainBackend(Backend):
                 field="distributed_backend",
                 hint="Run one process, or choose a backend for several: distributed_backend=torch",
             )
-        return Plan(environments=tuple(common_environment(placement, slot) for slot in placement.ranks))
+        return Plan(environments=tuple(build_common_environment(placement, slot) for slot in placement.ranks))

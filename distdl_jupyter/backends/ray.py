@@ -17,7 +17,7 @@ from distdl_jupyter.backends.base import (
     Backend,
     CodePattern,
     JobPackage,
-    common_environment,
+    build_common_environment,
 )
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
@@ -79,7 +79,7 @@ def _build_environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
         "cpus": str(slot.cores or placement.cores_per_rank),
         "shares_machine": placement.emulated and slot.rank != 0,
     }
-    environment = common_environment(placement, slot)
+    environment = build_common_environment(placement, slot)
     if not placement.emulated:
         environment.pop("CUDA_VISIBLE_DEVICES", None)  # Ray assigns all GPUs of the node to its tasks
     return environment | {

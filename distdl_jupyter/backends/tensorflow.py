@@ -14,7 +14,14 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
-from distdl_jupyter.backends.base import TENSORFLOW, TRAINERS, Backend, CodePattern, JobPackage, common_environment
+from distdl_jupyter.backends.base import (
+    TENSORFLOW,
+    TRAINERS,
+    Backend,
+    CodePattern,
+    JobPackage,
+    build_common_environment,
+)
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
@@ -88,7 +95,7 @@ def _build_environment(placement: Placement, slot: RankSlot, workers: list[str])
     if slot.gpu is not None:
         # A worker trains on every visible GPU and allocates its memory.
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, slot.gpus or (slot.gpu,)))
-    return common_environment(placement, slot) | variables
+    return build_common_environment(placement, slot) | variables
 
 
 def check_keras_fit(code: CodeAnalysis, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:

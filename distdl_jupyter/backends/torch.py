@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
-from distdl_jupyter.backends.base import TORCH, TRAINERS, Backend, CodePattern, JobPackage, common_environment
+from distdl_jupyter.backends.base import TORCH, TRAINERS, Backend, CodePattern, JobPackage, build_common_environment
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.humanize import plural
@@ -101,12 +101,12 @@ class TorchBackend(Backend):
         }
         if options.transport != "auto":
             job_variables["DISTDL_TORCH_TRANSPORT"] = options.transport
-        return Plan(tuple(self._rank_variables(placement, slot) | job_variables for slot in placement.ranks))
+        return Plan(tuple(self._build_rank_variables(placement, slot) | job_variables for slot in placement.ranks))
 
-    def _rank_variables(self, placement: Placement, slot: RankSlot) -> dict[str, str]:
+    def _build_rank_variables(self, placement: Placement, slot: RankSlot) -> dict[str, str]:
         interface = slot.interface or placement.interface
         variables = {"ROLE_RANK": str(slot.rank), "GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
-        return common_environment(placement, slot) | variables
+        return build_common_environment(placement, slot) | variables
 
 
 def _check_gpus(placement: Placement) -> None:

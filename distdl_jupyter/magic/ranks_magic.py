@@ -121,9 +121,9 @@ class RanksMagics:
 
     def _run_line(self, line: str) -> Any:
         args = self.make_parser().parse(line)
-        return getattr(args, "run", self._status)(args)
+        return getattr(args, "run", self._show_status)(args)
 
-    def _status(self, _: argparse.Namespace) -> RanksTable:
+    def _show_status(self, _: argparse.Namespace) -> RanksTable:
         ranks, current = self._find(), self._session.ranks
         end_reason = current.state().reason if current is not None and ranks is not current else ""
         return RanksTable(ranks, is_known=ranks is current, end_reason=end_reason)
@@ -144,8 +144,9 @@ class RanksMagics:
     def _use(self, ranks: Ranks, start_time: float) -> None:
         self._session.ranks, self._session.newest_job_id = ranks, ranks.id
         backend, seconds = ranks.job.spec.distributed_backend, seconds_taken(time.monotonic() - start_time)
+        verb = "is" if ranks.size == 1 else "are"
         say(
-            f"{plural(ranks.size, 'rank')} {_verb(ranks)} ready after {seconds}: {backend}, job {short_id(ranks.id)}. "
+            f"{plural(ranks.size, 'rank')} {verb} ready after {seconds}: {backend}, job {short_id(ranks.id)}. "
             "Start a cell with %%ranks to run it on them."
         )
         if ranks.setup_call and ranks.size > 1:
@@ -274,10 +275,6 @@ def _print_wait(detail: str) -> None:
     say(f"Not ready yet: {detail}.")
 
 
-def _verb(ranks: Ranks) -> str:
-    return "is" if ranks.size == 1 else "are"
-
-
 # the table --------------------------------------------------------------------------------------------
 
 
@@ -302,8 +299,9 @@ def _summarize(ranks: Ranks, *, is_known: bool) -> str:
 
     spec, now, state = ranks.job.spec, time.time(), ranks.state()
     location = "" if spec.cluster == "local" else f" on {spec.compute_target}"
+    verb = "is" if ranks.size == 1 else "are"
     sentences = [
-        f"{plural(ranks.size, 'rank')} {_verb(ranks)} running{'' if is_known else ', started earlier'}, for "
+        f"{plural(ranks.size, 'rank')} {verb} running{'' if is_known else ', started earlier'}, for "
         f"{duration(max(0.0, now - spec.created))}: {spec.distributed_backend}{location}, job {short_id(ranks.id)}."
     ]
     last = find_last_cell(ranks.job.folder.log)

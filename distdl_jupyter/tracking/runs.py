@@ -155,7 +155,7 @@ class RunWriter:
         pause, ended_at = _POLL_SECONDS, None
         while self._folder.spec_file.exists():
             try:
-                if self._step():
+                if self._write_new_events():
                     return "complete"
                 self._update_record(trouble="")
                 pause = _POLL_SECONDS
@@ -173,7 +173,7 @@ class RunWriter:
             time.sleep(pause)
         return "the job's folder no longer exists"
 
-    def _step(self) -> bool:
+    def _write_new_events(self) -> bool:
         """Write new events; return whether the whole job was written. Raises any error of the tracker."""
         if not self._is_open:
             run_id, experiment, url = self._tracker.open(self._record)
