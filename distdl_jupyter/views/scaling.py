@@ -81,9 +81,9 @@ class ScalingView(table.Display, Scaling):
         """Sentences about points that are not comparable, then about the bottleneck of the largest run."""
         if len(self.points) == len(self.backends):
             return ["Only one number of processes has been measured." if self.points else "No measurements yet."]
-        return [*filter(None, map(self.explain_mismatch, self.points)), *filter(None, [self._describe_bottleneck()])]
+        return [*filter(None, map(self.why_not_comparable, self.points)), *filter(None, [self._describe_bottleneck()])]
 
-    def explain_mismatch(self, point: ScalingPoint) -> str:
+    def why_not_comparable(self, point: ScalingPoint) -> str:
         """Return why a point is not comparable and thus has no efficiency, or "" if it has one."""
         if self.efficiency(point) is not None:
             return ""
@@ -152,7 +152,7 @@ class ScalingView(table.Display, Scaling):
         rows = [
             {name: getattr(point, name) for name in ("backend", "processes", "nodes")}
             | asdict(point)
-            | {"efficiency": self.efficiency(point), "not_comparable": self.explain_mismatch(point)}
+            | {"efficiency": self.efficiency(point), "not_comparable": self.why_not_comparable(point)}
             for point in self.points
         ]
         return pd.DataFrame(rows)

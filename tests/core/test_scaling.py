@@ -93,7 +93,7 @@ def test_more_than_the_ideal_rate_is_not_comparable_and_no_result(ratio):
     assert shown.efficiency(shown.points[1]) is None
     assert shown.table.efficiency.isna().tolist() == [False, True]
     assert [bool(why) for why in shown.table.not_comparable] == [False, True]
-    assert "other programs used the machine" in shown.explain_mismatch(shown.points[1])
+    assert "other programs used the machine" in shown.why_not_comparable(shown.points[1])
     for text in (str(shown), shown._repr_html_(), shown.figure.to_json()):
         assert "not comparable" in text
         assert not re.search(r"(1[1-9]\d|[2-9]\d\d) %", text)
