@@ -41,10 +41,8 @@ SIGN_OUT_NOTE = (
     "~/.IdentityService). Tokens in it stay valid until they expire: delete it, or revoke the sessions of your account."
 )
 SUBSCRIPTIONS_VERSION = "2022-12-01"
-#: Seconds to wait for the device code.
-_PROMPT_SECONDS = 60.0
-#: Minimum remaining validity of a cached token in seconds.
-_MIN_VALIDITY_SECONDS = 300.0
+#: Seconds to wait for the device code, and the minimum remaining validity of a cached token in seconds.
+_PROMPT_SECONDS, _MIN_VALIDITY_SECONDS = 60.0, 300.0
 #: Seconds before a token cache that looks empty is read again.
 _RETRY_SECONDS = 1.0
 #: (pattern of an azure-identity error, remedy). The first match is used.
@@ -256,8 +254,8 @@ def _parse_account(token: str, kind: str) -> AzureAccount:
         claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
     name = claims.get("upn") or claims.get("preferred_username") or claims.get("unique_name")
     identity = str(claims.get("xms_mirid", "")).rsplit("/", 1)[-1]  # the resource of a managed identity
-    name = str(name or identity or f"app {claims.get('appid')}")
-    return AzureAccount(name=name, kind=kind, tenant_id=str(claims.get("tid", "")))
+    name = name or identity or f"app {claims.get('appid')}"
+    return AzureAccount(name=str(name), kind=kind, tenant_id=str(claims.get("tid", "")))
 
 
 def cancel() -> SignInStatus:

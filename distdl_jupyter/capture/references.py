@@ -131,7 +131,8 @@ def find_used_names(value: object, namespace: Mapping[str, Any]) -> list[str]:
         if name and namespace.get(name) is part:
             names[name] = None
         if isinstance(part, types.FunctionType) and part.__globals__ is namespace:
-            names.update(dict.fromkeys(find_globals(part.__code__)))
+            instructions = iter_instructions(part.__code__, (*READ_OPS, *WRITE_OPS))
+            names.update(dict.fromkeys(instruction.argval for instruction in instructions))
     return list(names)
 
 
@@ -170,11 +171,6 @@ def iter_instructions(code: types.CodeType, operations: Collection[str]) -> Iter
     """Yield the instructions of a code object and those inside it that do one of these operations."""
     for part in iter_code_objects(code):
         yield from (step for step in dis.get_instructions(part) if step.opname in operations)
-
-
-def find_globals(code: types.CodeType) -> list[str]:
-    """Return the global names that a code object and those inside it read or write, in order."""
-    return list(dict.fromkeys(step.argval for step in iter_instructions(code, (*READ_OPS, *WRITE_OPS))))
 
 
 def find_imports(code: types.CodeType) -> list[str]:

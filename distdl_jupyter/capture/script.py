@@ -93,15 +93,13 @@ def _read_script(script: Path) -> str:
         text = script.read_text(encoding="utf-8")
         parse(text)
     except UnicodeDecodeError as error:
-        raise InvalidSpec(
-            f"{script.name} is not valid UTF-8 text: {error}.", code="script-not-utf-8", field="entry_script"
-        ) from None
+        message = f"{script.name} is not valid UTF-8 text: {error}."
+        raise InvalidSpec(message, code="script-not-utf-8", field="entry_script") from None
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         origin = f"Line {line} of {script.name}" if line else script.name
-        raise InvalidSpec(
-            f"{origin} is not valid Python: {getattr(error, 'msg', error)}.", code="script-syntax", field="entry_script"
-        ) from None
+        message = f"{origin} is not valid Python: {getattr(error, 'msg', error)}."
+        raise InvalidSpec(message, code="script-syntax", field="entry_script") from None
     return text
 
 
