@@ -104,8 +104,6 @@ class JobSpec(JobOptions):
     findings: tuple[dict[str, str], ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     created: float = 0.0
-    #: Host name and process id of the process that submitted it, joined by a colon.
-    submitter: str = ""
 
     def __post_init__(self) -> None:
         if not self.cluster:

@@ -124,7 +124,6 @@ def plan_spec(
         capture_seconds=draft.seconds,
         versions=_find_versions(backend, backend_options),
         created=time.time(),
-        submitter=f"{os.uname().nodename}:{os.getpid()}",
         **{"name": check_name(draft.name), **values},
     )
     _check_min_node_count(spec)

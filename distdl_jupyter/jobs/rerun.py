@@ -226,8 +226,7 @@ def _check_can_resume(folder: JobFolder, spec: JobSpec) -> None:
 
 def _make_spec(spec: JobSpec, original: JobSpec, **changes: Any) -> JobSpec:
     """Return the spec of a new job outside any study, with the code and values of an earlier one."""
-    submitter = f"{os.uname().nodename}:{os.getpid()}"
-    fields = {"group": None, "moved_from": "", "parameters": original.parameters, "submitter": submitter, **changes}
+    fields = {"group": None, "moved_from": "", "parameters": original.parameters, **changes}
     return dataclasses.replace(spec, id=create_id(), created=time.time(), capture_seconds=0.0, trial=None, **fields)
 
 
