@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents import run as agent_run
-from distdl_jupyter.clusters.agents.agent import AgentNode, ReachError
+from distdl_jupyter.clusters.agents.agent import AgentNode, Host, ReachError
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, preview_placement
+from distdl_jupyter.clusters.agents.connection import AGENT_TIMEOUT, DEFAULT_DIRECTORY, end_all, start_all
 from distdl_jupyter.clusters.agents.staging import StagedJob
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, Run
 from distdl_jupyter.clusters.slurm import commands, script
 from distdl_jupyter.clusters.slurm.job import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.script import SlurmOptions
+from distdl_jupyter.clusters.ssh.cluster import SshLink
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural
@@ -29,6 +35,16 @@ from distdl_jupyter.core.store import JobFolder, create_id
 _SWEEP_SECONDS = 15.0
 #: Seconds between two polls for the nodes.
 _POLL_SECONDS = 0.1
+#: Seconds for which a check waits for a free node.
+_NODE_SECONDS = 5
+#: Slurm's time limit for the check of a node, in minutes.
+_LIMIT_MINUTES = 1
+#: Timeout in seconds for the check of a node.
+_CHECK_SECONDS = 12.0
+#: The name of the checked node until the node itself reports one.
+_NODE_NAME = "a node"
+#: Python code that reads an agent's first program from standard input and runs it.
+_RUN_PROGRAM = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
 
 
 class SlurmCluster(AgentCluster):
@@ -73,7 +89,7 @@ class SlurmCluster(AgentCluster):
     def run_checks(
         self, options: SlurmOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
-        """Check Slurm, a test submission and the states of the nodes; a job checks its nodes when it starts."""
+        """Check Slurm, a test submission and the nodes; if they pass, also the software of one free node."""
         if missing := commands.why_commands_missing():
             return [NodeCheck("", "Slurm", "error", "Slurm is not installed here.", missing, "slurm-missing")]
         try:
@@ -105,7 +121,9 @@ class SlurmCluster(AgentCluster):
         if max_gpus and not options.gpus:
             text = f"nodes have up to {plural(max_gpus, 'GPU')}, but jobs do not request any"
             rows.append(NodeCheck("", "GPUs", "info", text, f"To use them, set gpus_per_node to {max_gpus}."))
-        return rows
+        if any(check.level == "error" for check in rows):
+            return rows
+        return [*rows, *_check_software(options, modules, programs)]
 
     def preview(self, spec: JobSpec, options: SlurmOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Slurm names the nodes when the job starts."""
@@ -268,3 +286,34 @@ def _find_submitted(handle: Mapping[str, Any], context: Context) -> SlurmJob | N
         if files.link is None:
             return None
     return SlurmJob(files, str(handle["slurm_job"]))
+
+
+def _check_software(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[NodeCheck]:
+    """Check a free node with an agent that srun starts there."""
+    python = options.python or ("python3" if options.container_image else sys.executable)
+    selection = {name: getattr(options, name) for name in ("partition", "account", "qos", "constraint")}
+    command = [
+        "srun", "--quiet", "--unbuffered", "--job-name=distdl-check", "--nodes=1", "--ntasks=1",
+        f"--immediate={_NODE_SECONDS}", f"--time={_LIMIT_MINUTES}", "--mpi=none", "--export=NONE", "--chdir=/",
+        *(f"--{name}={value}" for name, value in selection.items() if value),
+        *script.build_container_arguments(options),
+        "/bin/bash", "-lc", f'{options.setup}\nexec "$0" -c "$1"', python, _RUN_PROGRAM,
+    ]  # fmt: skip
+    program = package.build_first_input(python, DEFAULT_DIRECTORY, [AGENT_TIMEOUT]).partition(b"\n")[2]
+    try:
+        link = SshLink(_NODE_NAME, command, commands.build_environment())
+        connections = start_all([(Host(_NODE_NAME, ""), link)], program)
+    except ReachError as error:
+        if re.search("immediate|requested nodes are busy", error.reason, re.IGNORECASE):
+            return [NodeCheck("", "Packages", "info", "nodes were not checked: no node is free")]
+        message = f"nodes were not checked. {error.reason}"
+        remedy = "Check that this command works: srun hostname"
+        return [NodeCheck("", "Packages", "warning", message, remedy, "slurm-packages")]
+    try:
+        result = checkup.check_hosts(connections, [], options, modules, programs, seconds=_CHECK_SECONDS)
+    finally:
+        end_all(connections)
+    name = str(result.facts.get(_NODE_NAME, {}).get("host") or _NODE_NAME)
+    rows = [dataclasses.replace(check, node=name) if check.node == _NODE_NAME else check for check in result.checks]
+    # srun uses no host keys, one node needs no common network, and the files of jobs are not on this node.
+    return [check for check in rows if check.what not in ("Host key", "Network", "Code")]

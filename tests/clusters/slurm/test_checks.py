@@ -1,5 +1,6 @@
 """What is checked before a job goes to Slurm, and what is known of one there, from output as Slurm prints it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from tests.conftest import wait_for
+from tests.processes import executable
 
 NODES = [
     commands.parse_node("n1", "idle", "8", "0.1", "gpu:4", "none"),
@@ -33,20 +35,23 @@ NODES = [
         ),
     ],
 )
-def test_slurm_s_own_test_of_a_job_and_its_nodes_are_checked(monkeypatch, options, refusal, rows):
+def test_a_node_is_entered_only_when_nothing_else_is_wrong(monkeypatch, options, refusal, rows):
     def run(*command, **_):
         assert command[:2] == ("sbatch", "--test-only")
         if refusal:
             raise SlurmFailed(refusal)
         return ""
 
+    entered = []
     monkeypatch.setattr(commands, "why_commands_missing", lambda: "")
     monkeypatch.setattr(commands, "list_nodes", lambda _partition: NODES)
     monkeypatch.setattr(commands, "run", run)
+    monkeypatch.setattr(cluster, "_check_software", lambda *_: entered.append(1) or [])
     found = cluster.SlurmCluster().run_checks(SlurmOptions(**options))
     (nodes,) = [row for row in found if row.what == "Nodes"]
     assert (nodes.level, nodes.message) == ("warning", "1 of 2 nodes are down: n2 (down: no power)")
     assert {row.what: row.level for row in found if row.what not in ("Slurm", "Nodes")} == rows
+    assert bool(entered) == ("error" not in rows.values())
     assert all(row.remedy and row.code for row in found if row.level in ("error", "warning"))
 
 
@@ -69,6 +74,42 @@ def test_a_refusal_of_sbatch_has_a_code_and_a_remedy(message, code, value):
     assert found == code
     assert value in remedy
     assert bool(value) == bool(remedy)
+
+
+@pytest.fixture
+def srun(tmp_path, monkeypatch):
+    """Put a program in the place of srun that runs these shell commands."""
+
+    def put(commands):
+        executable(tmp_path / "srun", commands)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    return put
+
+
+def test_a_free_node_is_checked_with_an_agent_by_the_rules_for_all_hosts(srun):
+    srun('while [ "$1" != /bin/bash ]; do shift; done\nexec "$@"')
+    rows = cluster._check_software(SlurmOptions(setup="export A=1"), ["pytest", "distdl_nowhere"], ["distdl_program"])
+    levels = {row.what: row.level for row in rows}
+    assert [levels[name] for name in ("Python", "pytest", "cloudpickle")] == ["ok"] * 3
+    assert [levels[name] for name in ("distdl_nowhere", "distdl_program")] == ["error"] * 2
+    assert {row.node for row in rows} <= {"", os.uname().nodename}
+    assert not {"Network", "Code", "Host key"} & levels.keys()
+
+
+@pytest.mark.parametrize(
+    ("message", "level"),
+    [
+        ("srun: error: Unable to allocate resources: Requested nodes are busy", "info"),
+        ("srun: error: Invalid account", "warning"),
+    ],
+)
+def test_that_no_node_is_free_is_no_warning(srun, message, level):
+    srun(f"echo '{message}' >&2; exit 1")
+    (row,) = cluster._check_software(SlurmOptions(), [], [])
+    assert row.level == level
+    assert bool(row.remedy) == (level == "warning")
+    assert (message in row.message) == (level == "warning")
 
 
 @pytest.mark.parametrize(
