@@ -434,14 +434,14 @@ _RANKS = "core/failure"
 def failures() -> Iterator[codes.Entry]:
     """Yield what is said of a rank's end beyond its exception. Raises ValueError for other words."""
     for code, module, text, message, remedy in (
-        ("rank-ended-early", failure, "ended with code 0 before its code was finished",
-         "Rank … ended with code 0 before its code was finished",
+        ("rank-ended-early", failure, "exited with code 0 before the training code finished",
+         "Rank … exited with code 0 before the training code finished",
          failure._ENDED_EARLY_REMEDY),
-        ("uneven-steps", failure, "the ranks made different numbers of steps",
-         "Rank… had finished … while rank … was in step …: the ranks made different numbers of steps",
+        ("uneven-steps", failure, "the ranks ran different numbers of steps",
+         "Rank… had finished … while rank … was at step …: the ranks ran different numbers of steps",
          collectives.UNEVEN_REMEDY),
-        ("unequal-calls", failure, "did not make the same steps or collective calls",
-         "Rank… had finished … while rank … was still waiting for …: the ranks did not make the same steps or "
+        ("unequal-calls", failure, "did not run the same steps or collective calls",
+         "Rank… had finished … while rank … was still waiting for …: the ranks did not run the same steps or "
          "collective calls",
          failure._UNEQUAL_REMEDY),
         ("collective-mismatch", postmortem, postmortem._MISMATCH, postmortem._MISMATCH, postmortem._MISMATCH_REMEDY),

@@ -219,7 +219,7 @@ def show_metrics(
     points: Annotated[int, Meta(ge=3, le=1000, description="maximum number of points per rank")] = 1000,
 ) -> dict[str, list[RankCurve]]:
     """Return the series of each rank by metric, reduced to a number of points; short series are exact."""
-    return {metric: reader.book.get_curves(metric, points) for metric in reader.book.names if name in ("", metric)}
+    return {metric: reader.curves.get_curves(metric, points) for metric in reader.curves.names if name in ("", metric)}
 
 
 @get("/jobs/{id}/log")
@@ -241,7 +241,7 @@ def show_log(
         with_rank = reader.view.process_count > 1 and rank is None
         text = _format_log(client.Job(reader.folder).logs(rank), with_rank=with_rank)
         return Download(text, "text/plain; charset=utf-8", name)
-    end = reader.log.next if before is None else before
+    end = reader.log.next_number if before is None else before
     if rank is None:
         rows = [row for row in reader.window.read_rows_before(end, limit) if row.n >= first]
     else:
@@ -344,7 +344,7 @@ def compare_jobs(
     metric = metric or job_table.choose_metric(names)
     return JobComparison(
         metric=metric,
-        bands=tuple(reader.book.get_band(metric) for reader in readers),
+        bands=tuple(reader.curves.get_band(metric) for reader in readers),
         jobs=tuple(job_table.make_entry(reader.folder, reader.view, reader.spec).row for reader in readers),
         metrics=tuple(names),
         rows=job_page.compare_specs([(reader.spec, reader.folder.read_environment()) for reader in readers]),

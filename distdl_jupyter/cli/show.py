@@ -25,7 +25,7 @@ def describe_job(job: Job) -> Iterator[str]:
     """Yield the current state of a job as lines: the text of a saved notebook, further details, and its ranks."""
     reader, now = JobReader(job.folder, curves=True), time.time()
     view = reader.catch_up()
-    yield from saved.render_lines(view, reader.book, reader.spec, view.ranks[0].result or "", now)
+    yield from saved.render_lines(view, reader.curves, reader.spec, view.ranks[0].result or "", now)
     if text := format_other_host(view):
         yield text
     if view.queue is not None:

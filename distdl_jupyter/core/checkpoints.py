@@ -21,7 +21,7 @@ from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import count, listing
 from distdl_jupyter.core.options import KeepRule
-from distdl_jupyter.core.series import Row, SeriesBook
+from distdl_jupyter.core.series import MetricStore, Row
 from distdl_jupyter.core.store import JobFolder, is_id
 from distdl_jupyter.worker.hooks import frameworks
 
@@ -48,7 +48,7 @@ class Checkpoint:
     """One checkpoint. ``path`` is relative to ``root``, the ``checkpoint_dir()``; "." is that folder itself.
 
     ``parts`` are its files or folders, relative to ``root``; ``size`` is in bytes, ``modified`` in epoch seconds.
-    ``step`` is None if it is neither in the name nor in a report; ``is_named`` is true if it is in the name.
+    ``step`` is None if it is neither in the name nor in a report. ``is_named`` is true if it is in the name.
     ``metrics`` are means over ranks at the newest reported step that is not later than the checkpoint. In a long job,
     they are means over the steps that one point of the curve covers.
     """
@@ -75,7 +75,7 @@ class Checkpoint:
 
     @property
     def is_alias(self) -> bool:
-        """Whether its name has no step but marks it as the newest one (``last.pt``)."""
+        """Whether its name contains no step but marks it as the newest one (``last.pt``)."""
         return not self.is_named and _NEWEST.match(self.name) is not None
 
     @property
@@ -88,7 +88,7 @@ class Checkpoint:
         return template.format(path=str(location), folder=str(location.parent), tag=location.name)
 
 
-def read_inherited_curves(folder: JobFolder) -> SeriesBook:
+def read_inherited_curves(folder: JobFolder) -> MetricStore:
     """Return the curves of the jobs from whose checkpoints this job continues, as far back as they exist.
 
     Reports of the job itself replace the same and later steps.
@@ -99,17 +99,17 @@ def read_inherited_curves(folder: JobFolder) -> SeriesBook:
         while is_id(id_ := current.read_spec().resumed_from) and id_ not in {job.id for job in ancestors}:
             current = JobFolder(current.path.with_name(id_))
             ancestors.append(current)
-    book = SeriesBook()
+    store = MetricStore()
     for job in reversed(ancestors):
         for event in events.read_all(job.events)[0]:
-            book.apply(event)
-        book.apply({"type": "restart"})
-    return book
+            store.apply(event)
+        store.apply({"type": "restart"})
+    return store
 
 
-def find_all(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
-    """Return the checkpoints of a job, newest first. ``book`` has its curves, including inherited ones."""
-    curves = {name: book.get_band(name).rows for name in book.names}
+def find_all(folder: JobFolder, store: MetricStore) -> list[Checkpoint]:
+    """Return the checkpoints of a job, newest first. ``store`` contains its curves, including inherited ones."""
+    curves = {name: store.get_band(name).rows for name in store.names}
     checkpoints = []
     for checkpoint in search(folder.checkpoints):
         latest: dict[str, Row] = {}

@@ -144,7 +144,7 @@ def group_ranks(
 ) -> tuple[Collective, ...]:
     """Return the last operations in rank order, one for all ranks in the same state; () if no operation is known.
 
-    ``states`` maps each rank to its state if it has ended, else to ""; ``locators`` has a function for each rank.
+    ``states`` maps each rank to its state if it has ended, else to "". ``locators`` maps each rank to a function.
     """
     members: dict[Collective, list[int]] = {}
     for rank, state in sorted(states.items()):

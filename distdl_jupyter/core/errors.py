@@ -134,7 +134,7 @@ class JobFailed(DistDLError):
 
     ``rank`` is the rank that failed first, or None if the job failed as a whole. Its process ended with ``exit_code``
     or ``signal`` (a name such as ``"KILL"``). ``error`` is the exception as data (``type``, ``message``, ``frames``,
-    ``values``). ``others`` has one line for each rank that ended as a consequence.
+    ``values``). ``others`` contains one line for each rank that ended as a consequence.
     """
 
     def __init__(

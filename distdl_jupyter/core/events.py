@@ -21,18 +21,18 @@ resume     a new supervisor was started because the previous one had died; ``lin
 rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known ``node``, ``host``, ``local_rank``,
            ``pid``, ``gpu``, ``compiling`` (whether torch.compile is running); at the end ``code`` (exit code) or
            ``signal`` (a name such as "KILL"), ``evidence``; a rank that returns to ``waiting`` has no process
-metric     ``rank``, ``step``, ``values`` {name: number}; an event for several ``reports`` has the values of the
-           last one; with ``replace`` it replaces the rank's earlier reports of this and later steps
-metric_source  ``names`` of metrics, ``from_output``: true if they are parsed from the output of the ranks from now
-           on, false if ranks report them (reported values replace parsed ones)
+metric     ``rank``, ``step``, ``values`` {name: number}; an event for several ``reports`` stores the values of
+           the last one; with ``replace`` it replaces the rank's earlier reports of this and later steps
+metric_source  ``names`` of metrics, ``from_output``: true if they are now parsed from the output of the ranks,
+           false if ranks report them (reported values replace parsed ones)
 progress   ``rank``, ``done`` (None: no longer known), ``total`` (None: unknown), ``unit`` (may be "")
 note       ``level`` (info, warning, error), ``text``, ``code`` (for programs, may be "")
 result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem`` (why the value is missing),
-           ``collectives`` (worker.stacks.collect_operations); a second one, after a rank has ended, has details of its
-           failure from the log (supervisor.postmortem)
+           ``collectives`` (worker.stacks.collect_operations); a second one, after a rank has ended, contains details of
+           its failure from the log (supervisor.postmortem)
 averaged   all ranks use a wrapper that averages gradients, and have equal weights
 staging    the fields of core.view.StagingView
-world      ``node_count``, ``process_count``: size of the job from this start on, if it has changed
+world      ``node_count``, ``process_count``: size of the job from this start onwards, if it has changed
 restart    all ranks are restarted: ``reason``, ``rank`` (that failed first); ``requeued`` if none had failed but
            a queue had revoked the machines, ``queued`` if the job is queued again
 stall      ``since`` (epoch seconds; None: progress has resumed), ``ranks`` (those that differ), ``text``,
@@ -42,7 +42,7 @@ stacks     ``number``, ``why`` (request, stall, hang, time, failure), ``ranks``,
 profile    ``number``, ``status`` (requested, recording, saving, done, failed), ``steps``, ``ranks``, ``recorded``
            (steps so far), ``why`` it failed; the recording is a file (core.profiles)
 picture    ``rank``, ``number``, ``form`` (png, jpeg), ``width``, ``height``: a picture shown by the rank; equal
-           pictures share a file (core.store), and the next line of the log has its name as ``picture``
+           pictures share a file (core.store), and the next line of the log contains its name as ``picture``
 stop       ``signal`` ("" if none was sent yet), ``by`` (user, failure, time, hang, end), ``next``, ``next_in``,
            ``kill_in`` (seconds), ``remaining`` (list of ranks)
 =========  ==================================================================================================
@@ -85,7 +85,7 @@ _READ_CHUNK = 8 * 1024 * 1024
 
 
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
-    """Return the complete events from byte ``after`` on, and the cursor after the last of them.
+    """Return the complete events from byte ``after`` onwards, and the cursor after the last of them.
 
     Read about ``limit`` bytes, and at least one complete line if there is one; call it until the cursor no longer
     changes. A missing file counts as empty. A line that is not a JSON object is skipped.
@@ -95,7 +95,7 @@ def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Eve
 
 
 def read_lines(path: Path, after: int, limit: int) -> bytes:
-    """Return about ``limit`` bytes of complete lines from byte ``after`` on, or b"" if there are none."""
+    """Return about ``limit`` bytes of complete lines from byte ``after`` onwards, or b"" if there are none."""
     try:
         with path.open("rb", buffering=0) as file:
             file.seek(after)
@@ -127,7 +127,7 @@ def read_batches(
 
 
 def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
-    """Return all events from byte ``after`` on, and the cursor after the last of them."""
+    """Return all events from byte ``after`` onwards, and the cursor after the last of them."""
     events: list[Event] = []
     for batch, cursor in read_batches(path, after):
         events += batch
@@ -172,7 +172,7 @@ def encode_number(value: float) -> float | str:
 
 
 class Clock:
-    """Epoch seconds from ``after`` on that never decrease, so that a job cannot end before it began.
+    """Epoch seconds of at least ``after`` that never decrease, so that a job cannot end before it began.
 
     After the system clock was set back, time follows the monotonic clock until the system clock is ahead again.
     """

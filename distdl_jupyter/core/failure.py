@@ -1,8 +1,8 @@
 """Determines which rank of a job failed first, and how the others ended because of it. Pure functions.
 
 In synchronous training, one failing rank makes all others fail within milliseconds, sometimes before its end is
-detected. So an error that only reports a lost peer (an echo) is not the cause if there is another error. If the lost
-peer had finished its code, the cause is that the ranks did not make the same calls.
+detected. So an error that only reports a lost peer is not the cause if there is another error. If the lost peer had
+finished its code, the cause is that the ranks did not make the same calls.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 from distdl_jupyter.core.collectives import UNEVEN_REMEDY, Collective, CollectiveFinding
 from distdl_jupyter.core.humanize import count
-from distdl_jupyter.core.humanize import ranks as ranks_in_words
+from distdl_jupyter.core.humanize import ranks as format_ranks
 from distdl_jupyter.worker.hooks.frameworks import is_peer_lost
 
 #: Signals that a process raises by crashing.
 CRASHES = ("ABRT", "SEGV", "BUS", "FPE", "ILL")
-#: The evidence of a rank that the launcher ended because of another rank.
+#: ``evidence`` of a rank that the launcher stopped because of another rank.
 _STOPPED = "stopped"
 #: Failure codes of signals that are sent from outside.
 _SIGNALS = {"KILL": "rank-killed", "TERM": "rank-terminated"}
@@ -34,7 +34,7 @@ _COLLECTIVE_ERROR = re.compile(
 _ENDED_EARLY_REMEDY = (
     "The code called os._exit(), or exit() of a C library. Let the code run to its end, or call sys.exit()."
 )
-#: The code of a failure because ranks made different numbers of steps.
+#: The code of a failure because ranks ran different numbers of steps.
 _UNEVEN_CODE = "uneven-steps"
 _UNEQUAL_REMEDY = (
     "All ranks must make the same collective calls with tensors of the same shape. Check for calls that only some "
@@ -58,6 +58,7 @@ class RankView:
     compiling: bool = False
     code: int | None = None
     signal: str | None = None
+    #: Why the process ended, for example an out-of-memory kill; "stopped" if the launcher stopped it, "" if unknown.
     evidence: str = ""
     ended: float | None = None
     last_step: float | None = None
@@ -89,11 +90,12 @@ class RankView:
 class Failure:
     """The cause of a failed job, at ``when`` (epoch seconds).
 
-    ``what`` is a short phrase: ``KeyError: 'label'``, ``exit code 3``, ``ended by SIGKILL``, ``lost with node-b``;
-    ``kind`` is exception, exit, signal, lost, or unequal (``what`` is then a sentence about the ranks that had finished
-    while ``rank`` still waited for them). ``others`` are the other ranks without a result as ``{"rank", "what",
-    "after"}``, by the seconds ``after`` the first failure. ``code`` is a stable name for programs and help links.
-    ``collectives`` has the last collective operation of each rank if one of them caused the failure.
+    ``what`` is a short phrase: ``KeyError: 'label'``, ``exit code 3``, ``ended by SIGKILL``, ``lost with node-b``.
+    ``kind`` is exception, exit, signal, lost or unequal. If it is unequal, ``what`` is a sentence about the ranks that
+    had finished while ``rank`` still waited for them. ``others`` are the other ranks without a result, as ``{"rank",
+    "what", "after"}`` in order of ``after``, the seconds since the first failure. ``evidence`` explains the failure
+    and says what to do, or is "". ``code`` is a stable name for programs and help links.
+    ``collectives`` is the last collective operation of each rank if one of them caused the failure.
     """
 
     rank: int
@@ -107,7 +109,7 @@ class Failure:
     collectives: list[Collective] = field(default_factory=list)
 
 
-def is_echo(error: dict[str, Any] | None) -> bool:
+def is_lost_peer_error(error: dict[str, Any] | None) -> bool:
     """Return whether an exception only reports a lost peer."""
     error = error or {}
     return is_peer_lost(str(error.get("type", "")), str(error.get("message", "")))
@@ -117,7 +119,8 @@ def may_concern_collectives(error: dict[str, Any] | None) -> bool:
     """Return whether ranks may have failed because they did not make the same collective calls."""
     error = error or {}
     text = f"{error.get('message', '')} {error.get('crash', '')}"
-    return is_echo(error) or error.get("code") == "collective-mismatch" or _COLLECTIVE_ERROR.search(text) is not None
+    is_mismatch = error.get("code") == "collective-mismatch" or _COLLECTIVE_ERROR.search(text) is not None
+    return is_mismatch or is_lost_peer_error(error)
 
 
 def add_collectives(failure: Failure, table: Sequence[Collective], finding: CollectiveFinding | None) -> Failure:
@@ -131,7 +134,7 @@ def add_collectives(failure: Failure, table: Sequence[Collective], finding: Coll
 
 
 def find_first_failure(ranks: Sequence[RankView]) -> Failure | None:
-    """Return the earliest failure that is not an echo (else the earliest echo), or None if no rank failed."""
+    """Return the earliest failure that is not a lost-peer error (else the earliest such error), or None."""
     failed = [rank for rank in ranks if has_failed(rank)]
     if failed and all(rank.evidence == _STOPPED for rank in failed):
         # The launcher ended them early because another rank crashed after its work was done.
@@ -164,7 +167,7 @@ def find_first_failure(ranks: Sequence[RankView]) -> Failure | None:
         others=[{"rank": r.rank, "what": describe(r), "after": max(0.0, get_time(r) - first_time)} for r in others],
         code=str((first.error or {}).get("code", "")) or code,
     )
-    if first.result_time is None or not is_echo(first.error):
+    if first.result_time is None or not is_lost_peer_error(first.error):
         return failure
     finished = [rank for rank in ranks if rank.ok is True and (rank.result_time or math.inf) <= first.result_time]
     return _explain_finished(failure, first, finished) if finished else failure
@@ -172,7 +175,7 @@ def find_first_failure(ranks: Sequence[RankView]) -> Failure | None:
 
 def _explain_finished(failure: Failure, waiting: RankView, finished: Sequence[RankView]) -> Failure:
     """Return the failure of a rank whose lost peers had finished, not failed."""
-    text = f"{ranks_in_words([rank.rank for rank in finished])} had finished".capitalize()
+    text = f"{format_ranks([rank.rank for rank in finished])} had finished".capitalize()
     steps = [rank.last_step for rank in finished if rank.last_step is not None]
     if len(steps) == len(finished):
         text += f" (step {count(last_step := max(steps))})"
@@ -181,10 +184,10 @@ def _explain_finished(failure: Failure, waiting: RankView, finished: Sequence[Ra
         is_next = any(name in _STEP_NAMES and str(value) == f"{last_step + 1:.0f}" for name, value in values)
         step = last_step + 1 if is_next else waiting.last_step
         if step is not None and step > last_step:
-            text += f" while rank {waiting.rank} was in step {count(step)}: the ranks made different numbers of steps"
+            text += f" while rank {waiting.rank} was at step {count(step)}: the ranks ran different numbers of steps"
             return replace(failure, kind="unequal", what=text, evidence=UNEVEN_REMEDY, code=_UNEVEN_CODE)
     text += f" while rank {waiting.rank} was still waiting for {'it' if len(finished) == 1 else 'them'}: the ranks"
-    text += " did not make the same steps or collective calls"
+    text += " did not run the same steps or collective calls"
     return replace(failure, kind="unequal", what=text, evidence=_UNEQUAL_REMEDY, code="unequal-calls")
 
 
@@ -194,7 +197,7 @@ def _is_secondary(rank: RankView) -> bool:
         return False  # the errors of the other ranks are consequences
     if rank.ok is True and not has_crashed_at_end(rank):
         return True
-    return is_echo(rank.error) or rank.signal in ("INT", "TERM") or rank.evidence == _STOPPED
+    return is_lost_peer_error(rank.error) or rank.signal in ("INT", "TERM") or rank.evidence == _STOPPED
 
 
 def has_failed(rank: RankView) -> bool:
@@ -239,7 +242,7 @@ def describe(rank: RankView) -> str:
         return f"exit code {rank.code}"
     if is_lost(rank):
         return f"lost with {rank.host}" if rank.host else "lost"
-    return "ended with code 0 before its code was finished" if has_ended_early(rank) else "ended"
+    return "exited with code 0 before the training code finished" if has_ended_early(rank) else "ended"
 
 
 def describe_crash(rank: RankView) -> str:

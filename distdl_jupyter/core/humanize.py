@@ -65,7 +65,7 @@ def ran_and_waited(ran: float, waited: float) -> str:
 
 
 def seconds_taken(seconds: float) -> str:
-    """Return a short span with tenths, as shown for phases: ``0.4 s``, ``3.5 s``; from 10 s on as ``duration``."""
+    """Return a short span with tenths, as shown for phases: ``0.4 s``, ``3.5 s``; at or above 10 s as ``duration``."""
     return f"{max(0.0, seconds):.1f} s" if seconds < 9.95 else duration(seconds)
 
 
@@ -95,8 +95,8 @@ def count(value: float) -> str:
 def number(value: float) -> str:
     """Return a value in about three digits: ``0.114``, ``0.040``, ``2.30``, ``47.2``, ``2,065``, ``3.1e-5``.
 
-    Whole numbers stay whole (``62``); from 0.01 to 1 there are three decimals, so that columns keep their width;
-    other values are ``nan``, ``inf`` or ``-inf``.
+    Whole numbers stay whole (``62``). From 0.01 to 1 there are three decimals, so that columns keep their width.
+    Values that are not finite are ``nan``, ``inf`` or ``-inf``.
     """
     if not math.isfinite(value):
         return repr(float(value))

@@ -24,26 +24,24 @@ _FILES_PER_RANK = 2
 _TASKS_PER_RANK = 2
 #: Minimum bytes of memory of a rank.
 _BYTES_PER_RANK = 10_000_000
-_PROCESSES_REMEDY = (
-    "Your user has reached its process limit. Wait for processes to exit, or raise the limit with 'ulimit -u'."
-)
-_MEMORY_REMEDY = "The machine is out of memory. Stop other programs, or run fewer processes."
+_PROCESSES_REMEDY = "Wait for other processes to exit, or raise the limit with 'ulimit -u'."
+_MEMORY_REMEDY = "Stop other programs, or run fewer processes."
 _CONTAINER_REMEDY = "Raise pids.max of the control group, or the container's process limit (docker --pids-limit)."
 #: Code and remedy of each limit, by errno.
 LIMITS = {
-    errno.EAGAIN: ("process-limit", _PROCESSES_REMEDY),
+    errno.EAGAIN: ("process-limit", f"Your user has reached its process limit. {_PROCESSES_REMEDY}"),
     errno.EMFILE: ("open-files-limit", "The process has reached its limit of open files. Raise it with 'ulimit -n'."),
     errno.ENFILE: ("machine-open-files-limit", "The machine has reached its limit of open files. Stop other programs."),
-    errno.ENOMEM: ("memory-exhausted", _MEMORY_REMEDY),
+    errno.ENOMEM: ("memory-exhausted", f"The machine is out of memory. {_MEMORY_REMEDY}"),
 }
 
 
 def find_remedy(error: BaseException) -> str:
     """Return the remedy for an error, or "" if no limit caused it."""
     if isinstance(error, MemoryError):
-        return _MEMORY_REMEDY
+        return LIMITS[errno.ENOMEM][1]
     if isinstance(error, RuntimeError):  # a thread that cannot start has no errno
-        return _PROCESSES_REMEDY if "start new thread" in str(error) else ""
+        return LIMITS[errno.EAGAIN][1] if "start new thread" in str(error) else ""
     if isinstance(error, OSError):
         return LIMITS.get(error.errno or 0, ("", ""))[1]
     return find_remedy(error.__cause__) if error.__cause__ is not None else ""
@@ -81,8 +79,11 @@ def check_rank_count(ranks: int, cores: int, *, oversubscribe: bool = False, slo
 
 
 def find_shortages(ranks: int, available: Mapping[str, int | None]) -> Iterator[Shortage]:
-    """Yield the resources that are too scarce for this number of ranks; ``node.headroom`` returns those available."""
-    processes = plural(ranks, "process")
+    """Yield the resources that are too scarce for this number of ranks.
+
+    ``available`` is the result of ``node.headroom.read_remaining()``.
+    """
+    subject = f"{plural(ranks, 'process')} {'needs' if ranks == 1 else 'need'}"
     for name, resource, need, remedy in (
         ("files", "open files", _FILES_PER_RANK * ranks, "Raise the limit with 'ulimit -n'."),
         ("processes", "processes and threads", _TASKS_PER_RANK * ranks, _PROCESSES_REMEDY),
@@ -90,12 +91,12 @@ def find_shortages(ranks: int, available: Mapping[str, int | None]) -> Iterator[
     ):
         remaining = available.get(name)
         if remaining is not None and remaining < need:
-            message = f"{processes} need about {count(need)} {resource}, but only {count(remaining)} are available"
+            message = f"{subject} about {count(need)} {resource}, but only {count(remaining)} are available"
             yield Shortage("error", message, remedy)
     memory, need = available.get("memory"), _BYTES_PER_RANK * ranks
     library, library_bytes = LARGE_LIBRARY
     if memory is not None and memory < need:
-        message = f"{processes} need at least {size(need)} of memory, but only {size(memory)} is available"
+        message = f"{subject} at least {size(need)} of memory, but only {size(memory)} is available"
         yield Shortage("error", message, _MEMORY_REMEDY)
     elif memory is not None and memory < library_bytes * ranks:
         message = f"Only {size(memory // ranks)} of memory is available for each process, and {library} alone needs "

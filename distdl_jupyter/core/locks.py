@@ -31,7 +31,7 @@ _RECORD_BYTES = 256
 class Holder(NamedTuple):
     """The holder of a lock, as seen from this host.
 
-    ``host`` is the host of the last process that signed the lock, or "" for this host; ``last_heartbeat`` is the time
+    ``host`` is the host of the last process that signed the lock, or "" for this host. ``last_heartbeat`` is the time
     of that process's last heartbeat (epoch seconds).
     """
 

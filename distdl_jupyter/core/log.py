@@ -1,16 +1,16 @@
 """The log of a job, folded for reading.
 
-* Equal lines of several ranks within ``FOLD_SECONDS`` are one row. For each of its ranks, a row has the position of the
-  line; the view of one rank sorts its rows by position, so it shows the rank's exact output.
-* A line that is redrawn (a progress bar) is in ``open`` while it changes and becomes a row when it ends.
+* Equal lines of several ranks within ``FOLD_SECONDS`` are folded into one row. The row stores the position of the line
+  for each rank. The view of one rank sorts its rows by position, so it shows the rank's exact output.
+* A line that is redrawn (a progress bar) is in ``open_rows`` while it changes and becomes a row when it ends.
 * The newest ``tail`` rows stay in memory.
 
-Call ``LogBook.apply(event)`` for each event in order; ``get_changes(mark)`` returns the rows that were added or
+Call ``FoldedLog.apply(event)`` for each event in order; ``get_changes(revision)`` returns the rows that were added or
 replaced. Text is safe to display (``core.humanize``) but not escaped for HTML; its styles are separate.
 
 ``LogWindow`` reads a short log from its beginning and a long one from its end. A reader that falls far behind skips
-ahead, and a new ``book`` starts there, whose rows are numbered from the byte at which it starts. ``read_rows_before``
-reads the rows before these again, piece by piece; each line is in exactly one row.
+ahead and starts a new ``log``, which numbers its rows from that byte offset. ``read_rows_before`` reads earlier rows
+from the file in chunks; each line is in exactly one row.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from distdl_jupyter.core.view import JobView
 
 #: Equal lines of ranks are folded if they arrive within this many seconds.
 FOLD_SECONDS = 2.0
-#: Number of rows searched for an equal line. It does not depend on ``tail``, so all books fold in the same way.
+#: Maximum number of rows searched for an equal line. It does not depend on ``tail``, so all logs fold in the same way.
 MAX_RECENT_ROWS = 20_000
-#: Number of rows of a book by default.
+#: Default maximum number of rows in memory.
 MAX_ROWS = 5000
 #: Maximum bytes of a log that is read from its beginning.
 MAX_UNREAD_BYTES = 8 * 1024 * 1024
 #: Maximum bytes of a reader's backlog before it skips ahead.
 MAX_BACKLOG_BYTES = 4 * 1024 * 1024
-#: Bytes that are folded at a time, and separately from others, so that they can be read again.
-PIECE_BYTES = 512 * 1024
-#: Number of marks of a book.
-_MARKS_PER_BOOK = 2**32
-#: Number of books with different marks; marks are below 2**53, as JavaScript requires.
-_MAX_BOOKS = 2**20
+#: Size of a chunk in bytes. Lines are folded only within a chunk, so each chunk can be reread on its own.
+CHUNK_BYTES = 512 * 1024
+#: Maximum number of revisions of one log.
+_REVISIONS_PER_LOG = 2**32
+#: Number of revision ranges. Revisions stay below 2**53, the largest exact integer in JavaScript.
+_REVISION_RANGES = 2**20
 
 
 @dataclass(slots=True, eq=False)
 class FoldedRow:
-    """One row: ``n`` is its permanent number, ``t`` is in epoch seconds, ``rank`` printed it first (None: the system).
+    """One row: ``n`` is its permanent number and ``t`` its time (epoch seconds). ``rank`` printed it first.
 
-    ``lines`` maps each rank that printed it to the position of its line (higher for later lines). ``redraws`` counts
-    how often the line was redrawn, ``styles`` are the styles of its text. ``n`` is -1 while the line is redrawn.
+    ``rank`` is None for a line of the system. ``lines`` maps each rank that printed it to the position of its line,
+    which is higher for later lines. ``redraws`` is how often it was redrawn. ``n`` is -1 while it is redrawn.
     """
 
     t: float
@@ -64,14 +64,14 @@ class FoldedRow:
     revision: int = 0
 
 
-class LogBook:
+class FoldedLog:
     """The log of one job of ``process_count`` ranks; ``core.view.JobView`` counts its lines.
 
-    A book that starts at the byte ``begin`` of the log numbers its rows from there, so they have higher numbers than
-    earlier rows. ``mark`` then distinguishes its marks from those of other books.
+    A log that starts at the byte ``begin`` of the file numbers its rows from there, so their numbers are higher than
+    those of earlier rows. ``revision`` is then its first revision, so that revisions of different logs never coincide.
     """
 
-    def __init__(self, process_count: int = 0, tail: int = MAX_ROWS, begin: int = 0, mark: int = 0) -> None:
+    def __init__(self, process_count: int = 0, tail: int = MAX_ROWS, begin: int = 0, revision: int = 0) -> None:
         self.process_count = process_count
         self.rows: deque[FoldedRow] = deque(maxlen=tail)
         #: The rows by number, ordered by their last change, so that changes can be read from the end.
@@ -79,12 +79,12 @@ class LogBook:
         self._open_rows: dict[tuple[int | None, str], FoldedRow] = {}
         self._recent = _RecentRows()
         #: Number of the next row, and position of the newest line.
-        self.next = self._position = begin
-        #: The current mark, for ``changes``, and the one before the first change.
-        self.mark = self._first_mark = mark
+        self.next_number = self._position = begin
+        #: The current revision, to pass to ``get_changes``, and the revision before the first change.
+        self.revision = self._first_revision = revision
 
     def apply(self, event: Event) -> None:
-        """Add one line of the log; other types are ignored."""
+        """Add one log event; ignore events of other types."""
         if event.get("type") != "log":
             return
         t, rank, stream, text = event["t"], event.get("rank"), event.get("stream", "out"), event["text"]
@@ -95,7 +95,7 @@ class LogBook:
                 self._add(t, rank, stream, display_text, redraws, styles)
             else:
                 row = self._open_rows[rank, stream] = FoldedRow(t, rank, stream, display_text, redraws, styles)
-                self.mark = row.revision = self.mark + 1
+                self.revision = row.revision = self.revision + 1
             return
         if event.get("counts") is not None:  # lines before it were left out
             self._recent = _RecentRows()
@@ -105,16 +105,16 @@ class LogBook:
             self._add(t, rank, stream, display_text, styles=styles)
 
     @property
-    def open(self) -> list[FoldedRow]:
+    def open_rows(self) -> list[FoldedRow]:
         """The lines that are being redrawn, the most recently redrawn last."""
         return sorted(self._open_rows.values(), key=lambda row: row.revision)
 
-    def has_mark(self, mark: int) -> bool:
-        """Return whether ``mark`` is from this book, or from an equal one in another process."""
-        return self._first_mark < mark <= self.mark
+    def has_revision(self, revision: int) -> bool:
+        """Return whether this log, or the same log in another process, issued the revision."""
+        return self._first_revision < revision <= self.revision
 
     def seal(self, begin: int) -> None:
-        """Continue at the byte ``begin`` as a book that starts there: fold no later line into an earlier row."""
+        """Continue at the byte ``begin`` as a log that starts there: fold no later line into an earlier row."""
         self._recent = _RecentRows()
         self._position = begin
 
@@ -123,26 +123,26 @@ class LogBook:
         return len(row.lines) == self.process_count > 1
 
     def get_changes(self, since: int = 0, limit: int | None = None) -> tuple[list[FoldedRow], int, int]:
-        """Return the rows that changed since a mark, the mark for the next call, and the number of rows left for it.
+        """Return the rows changed after a revision, the revision for the next call, and the number of remaining rows.
 
         At most ``limit`` rows are returned, those that changed first; the next call returns the rest. A view also drops
-        its rows below ``first`` and replaces its ``open`` lines.
+        its rows below ``first_number`` and replaces its ``open_rows``.
         """
         rows = list(takewhile(lambda row: row.revision > since, reversed(self._by_change.values())))
         rows.reverse()
         remaining = 0 if limit is None else max(0, len(rows) - limit)
         if remaining:
             del rows[limit:]
-        mark = rows[-1].revision if remaining else self.mark
-        return sorted(rows, key=lambda row: row.n), mark, remaining
+        revision = rows[-1].revision if remaining else self.revision
+        return sorted(rows, key=lambda row: row.n), revision, remaining
 
     @property
-    def first(self) -> int:
+    def first_number(self) -> int:
         """Number of the oldest row in memory."""
-        return self.rows[0].n if self.rows else self.next
+        return self.rows[0].n if self.rows else self.next_number
 
     def get_rows(self, first: int, before: int) -> list[FoldedRow]:
-        """Return the rows in memory with numbers from ``first`` on and below ``before``."""
+        """Return the rows in memory with ``first <= n < before``."""
         return [row for row in self.rows if first <= row.n < before]
 
     def get_rank_rows(self, rank: int) -> list[FoldedRow]:
@@ -150,7 +150,7 @@ class LogBook:
         return sorted((row for row in self.rows if rank in row.lines), key=lambda row: row.lines[rank])
 
     def _add(self, t: float, rank: int | None, stream: str, text: str, redraws: int = 0, styles: Styles = ()) -> None:
-        self.mark = revision = self.mark + 1
+        self.revision = revision = self.revision + 1
         is_foldable = isinstance(rank, int) and redraws <= 1
         self._position += rank is not None
         if is_foldable and rank is not None and (row := self._recent.find(t, rank, stream, text)) is not None:
@@ -160,8 +160,8 @@ class LogBook:
                 self._by_change[row.n] = row
             return
         lines = {} if rank is None else {rank: self._position}
-        row = FoldedRow(t, rank, stream, text, redraws, styles, lines, self.next, revision)
-        self.next += 1
+        row = FoldedRow(t, rank, stream, text, redraws, styles, lines, self.next_number, revision)
+        self.next_number += 1
         if len(self.rows) == self.rows.maxlen:
             del self._by_change[self.rows[0].n]
         self.rows.append(row)
@@ -183,7 +183,7 @@ class _RecentRows:
         self._by_text.setdefault((row.stream, row.text), []).append(row)
 
     def find(self, t: float, rank: int, stream: str, text: str) -> FoldedRow | None:
-        """Return the oldest recent row with this text that does not have a line of the rank yet."""
+        """Return the oldest recent row with this text that contains no line of the rank yet."""
         rows, by_text = self._rows, self._by_text
         while rows and (t - rows[0].t > FOLD_SECONDS or len(rows) >= MAX_RECENT_ROWS):
             row = rows.popleft()
@@ -196,75 +196,75 @@ class _RecentRows:
             return None
         if len(equal_rows) == 1:
             return equal_rows[0]
-        # A rank's lines are in the first of these rows, because each is added to the next one.
+        # Each rank fills equal rows in order, so the rows that already have its line come first.
         return equal_rows[bisect_left(equal_rows, 1, key=lambda row: rank not in row.lines)]
 
 
 class LogWindow:
-    """The log of one job of ``process_count`` ranks in the file ``path``; ``book`` has the newest ``tail`` rows."""
+    """The log of one job of ``process_count`` ranks in the file ``path``; ``log`` stores the newest ``tail`` rows."""
 
     def __init__(self, path: Path, process_count: int = 0, tail: int = MAX_ROWS) -> None:
-        self.book = LogBook(process_count, tail)
-        #: Bytes of the file up to which the log was read or skipped.
+        self.log = FoldedLog(process_count, tail)
+        #: Byte offset up to which the log has been read or skipped.
         self.cursor = 0
         self._path, self._tail = path, tail
-        #: The first byte of each piece, and the number of its first row; everything before the first one was skipped.
-        self._pieces = [(0, 0)]
+        #: The first byte of each chunk, and the number of its first row; everything before the first one was skipped.
+        self._chunks = [(0, 0)]
 
     def read_more(self, view: JobView) -> bool:
         """Read more of the log and count its lines in ``view``; return False at the end."""
         end = logfile.get_size(self._path)
         if end - self.cursor > (MAX_BACKLOG_BYTES if self.cursor else MAX_UNREAD_BYTES):
-            begin = logfile.find_line(self._path, max(self.cursor, end - PIECE_BYTES), end)
+            begin = logfile.find_line(self._path, max(self.cursor, end - CHUNK_BYTES), end)
             logfile.count_lines(self._path, self.cursor, view, begin)
-            mark = (1 + secrets.randbelow(_MAX_BOOKS - 1)) * _MARKS_PER_BOOK
-            self.book = LogBook(self.book.process_count, self._tail, begin, mark)
-            self.cursor, self._pieces = begin, [(begin, begin)]
-        boundary = (self.cursor // PIECE_BYTES + 1) * PIECE_BYTES
+            revision = (1 + secrets.randbelow(_REVISION_RANGES - 1)) * _REVISIONS_PER_LOG
+            self.log = FoldedLog(self.log.process_count, self._tail, begin, revision)
+            self.cursor, self._chunks = begin, [(begin, begin)]
+        boundary = (self.cursor // CHUNK_BYTES + 1) * CHUNK_BYTES
         stop = logfile.find_line(self._path, boundary, end) if boundary < end else end
         events, cursor = logfile.read(self._path, self.cursor, stop - self.cursor) if stop > self.cursor else ([], 0)
         if cursor <= self.cursor:
             return False
         for event in events:
             view.apply(event)
-            self.book.apply(event)
+            self.log.apply(event)
         self.cursor = cursor
         if cursor >= boundary:
-            self.book.seal(cursor)
-            self._pieces.append((cursor, self.book.next))
+            self.log.seal(cursor)
+            self._chunks.append((cursor, self.log.next_number))
         return True
 
     def read_rows_before(self, n: int, limit: int) -> list[FoldedRow]:
         """Return the newest rows with numbers below ``n``, at most ``limit``; [] if there are none."""
-        if n > self.book.first:
-            return self.book.get_rows(max(self.book.first, n - limit), n)
-        while (index := bisect_left(self._pieces, n, key=lambda piece: piece[1]) - 1) >= 0 or self._pieces[0][0] > 0:
-            if rows := [row for row in self._read_piece(index) if row.n < n]:
+        if n > self.log.first_number:
+            return self.log.get_rows(max(self.log.first_number, n - limit), n)
+        while (index := bisect_left(self._chunks, n, key=lambda chunk: chunk[1]) - 1) >= 0 or self._chunks[0][0] > 0:
+            if rows := [row for row in self._read_chunk(index) if row.n < n]:
                 return rows[-limit:]
-            n = self._pieces[max(0, index)][1]
+            n = self._chunks[max(0, index)][1]
         return []
 
-    def _read_piece(self, index: int) -> list[FoldedRow]:
-        """Return the rows of a piece. The index -1 adds the piece before the first one, which was skipped."""
-        end, next_row = [*self._pieces, (self.cursor, self.book.next)][index + 1]
+    def _read_chunk(self, index: int) -> list[FoldedRow]:
+        """Return the rows of a chunk. The index -1 adds the skipped chunk before the first one."""
+        end, next_row = [*self._chunks, (self.cursor, self.log.next_number)][index + 1]
         deleted = logfile.find_deleted_range(self._path) or (0, 0)
         if index >= 0:
-            begin, first_row = self._pieces[index]
+            begin, first_row = self._chunks[index]
         else:
-            size = PIECE_BYTES
+            size = CHUNK_BYTES
             while (begin := logfile.find_line(self._path, end - size, end)) >= end:  # in a very long line
                 size *= 2
         is_partial = deleted[0] <= begin < deleted[1]  # its first lines were deleted
         if index < 0 and is_partial:
             begin = deleted[0]
-        book = LogBook(self.book.process_count, 2**62, begin)
+        log = FoldedLog(self.log.process_count, 2**62, begin)
         for event in logfile.read_range(self._path, begin, end)[0]:
-            book.apply(event)
-        rows = list(book.rows)
+            log.apply(event)
+        rows = list(log.rows)
         if index < 0 or is_partial:
             first_row = next_row - len(rows)
         if index < 0:
-            self._pieces.insert(0, (begin, first_row))
+            self._chunks.insert(0, (begin, first_row))
         for n, row in enumerate(rows, first_row):
             row.n = n
         return rows

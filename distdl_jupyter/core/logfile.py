@@ -45,7 +45,7 @@ _MAX_PARTS = 2
 
 
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
-    """Return the log lines from byte ``after`` on, and the cursor after the last of them.
+    """Return the log lines from byte ``after`` onwards, and the cursor after the last of them.
 
     Read about ``limit`` bytes, and at least one complete line if there is one; call it until the cursor no longer
     changes. A missing file counts as empty. In place of deleted lines, return a notice with the ``counts`` of all
@@ -99,7 +99,7 @@ def _read_backward(
 
 
 def count_lines(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
-    """Add the number of lines from the byte ``begin`` on to a view; return the cursor after the last of them.
+    """Add the number of lines from the byte ``begin`` onwards to a view; return the cursor after the last of them.
 
     In a long log, only the lines after the last ``count`` are read.
     """
@@ -125,7 +125,7 @@ def find_line(path: Path, begin: int, end: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line. ``rank`` is None for lines of the system; ``stream`` is out, err or sys; ``time`` is in epoch seconds."""
+    """A line. ``stream`` is out, err or sys, ``time`` in epoch seconds. ``rank`` is None for lines of the system."""
 
     rank: int | None
     stream: str

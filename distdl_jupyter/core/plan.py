@@ -18,7 +18,7 @@ RankPorts = tuple[str, tuple[int | str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class RankSlot:
-    """Where one rank runs. ``host`` is the node's logical name, ``gpu`` the rank's device or None.
+    """Where one rank runs. ``host`` is the node's logical name. ``gpu`` is the rank's device or None.
 
     ``interface`` is the node's network interface, or "" if it is the placement's. ``cores`` is the rank's share of the
     node's cores, or 0 if it is the placement's. ``ports`` are free ports on ``address`` for this rank, if the backend
@@ -109,7 +109,7 @@ Distribution = Literal["mpi", "torch", "tensorflow"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to run a job: ``environments`` has one dict per rank. Without a launcher each rank is started directly."""
+    """How to run a job: ``environments`` contains one dict per rank. Without a launcher, ranks are started directly."""
 
     environments: tuple[dict[str, str], ...]
     services: tuple[Service, ...] = ()

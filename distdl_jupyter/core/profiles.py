@@ -53,7 +53,7 @@ class ProfiledRank:
 class Operator:
     """Means over ranks for an operator: calls and self time (seconds) per step, and its share of the step.
 
-    ``kind`` is compute, communication, gpu or python. ``by_rank`` has the self time of each rank in seconds per step.
+    ``kind`` is compute, communication, gpu or python. ``by_rank`` is the self time of each rank in seconds per step.
     """
 
     name: str

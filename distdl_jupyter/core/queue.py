@@ -57,9 +57,9 @@ class QueueView:
     """The position of a queued job: ``position``, from 1, among ``of`` queued jobs; 0 if it is unknown.
 
     ``needs``, ``free`` and ``total`` map the requested resources (gpus, cores, memory in bytes) to amounts. ``lacks``
-    has the resources that are not free, or ``ORDER`` or ``AFTER``; ``names`` are the jobs that hold these resources,
-    are ahead, or must complete first; ``why`` is the reason as text. ``holding`` are the jobs that run on the machine
-    ``host`` ("" for this one), ``number`` the job's number by time. ``is_fixed``: the order cannot be changed here.
+    lists the resources that are not free, or ``ORDER`` or ``AFTER``. ``names`` are the jobs that hold these resources,
+    are ahead, or must complete first. ``why`` is the reason as text. ``holding`` are the jobs that run on the machine
+    ``host`` ("" for this one). ``number`` is the job's number by time. ``is_fixed``: the order cannot be changed here.
     """
 
     position: int = 1

@@ -19,7 +19,7 @@ import msgspec
 
 from distdl_jupyter.core import events
 from distdl_jupyter.core.humanize import duration, size
-from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.series import MetricStore
 
 #: Names of the curves in display order; those of a node are listed under its first rank.
 CURVES = ("cpu", "memory", "gpu", "gpu_memory", "torch_allocated", "power", "disk", "network")
@@ -58,7 +58,7 @@ class NodeUsage:
 
     @property
     def available(self) -> float | None:
-        """Bytes of memory up to the limit."""
+        """Bytes of memory left before the limit is reached."""
         return None if self.memory is None or self.limit is None else max(0.0, self.limit - self.memory)
 
 
@@ -125,9 +125,9 @@ _Number = int | None
 class _Line(msgspec.Struct, omit_defaults=True):
     """One sample from the agent of a node (see ``node.resources``); the first one contains the node's ``info``.
 
-    ``machine`` has the fields of ``NodeUsage``, ``ranks`` the CPU and memory of each rank, ``gpus`` the busy
-    percentage, used memory and power of each GPU. ``torch`` has the allocated and reserved memory that ranks reported,
-    which also applies to later samples.
+    ``machine`` contains the fields of ``NodeUsage``, ``ranks`` the CPU and memory of each rank, ``gpus`` the busy
+    percentage, used memory and power of each GPU. ``torch`` is the allocated and reserved memory that ranks reported.
+    It also applies to later samples.
     """
 
     t: float
@@ -145,15 +145,15 @@ _decoder = msgspec.json.Decoder(_Line)
 def encode_sample(node: int, sample: Mapping[str, Any], torch: Mapping[int, Sequence[float]] | None = None) -> bytes:
     """Return the line of an agent's sample. Raises LookupError, TypeError, ValueError or OverflowError if invalid."""
 
-    def rounded(numbers: Iterable[float | None]) -> list[int | None]:
+    def round_all(numbers: Iterable[float | None]) -> list[int | None]:
         return [None if number is None else round(number) for number in numbers]
 
     data = {
         "t": round(sample["t"], 3),
         "node": node,
-        "machine": rounded(sample["node"].get(name) for name in NodeUsage.__dataclass_fields__),
-        "ranks": {rank: rounded(values) for rank, values in sample["ranks"].items()},
-        "gpus": {number: rounded(values) for number, values in sample["gpus"].items()},
+        "machine": round_all(sample["node"].get(name) for name in NodeUsage.__dataclass_fields__),
+        "ranks": {rank: round_all(values) for rank, values in sample["ranks"].items()},
+        "gpus": {number: round_all(values) for number, values in sample["gpus"].items()},
         "torch": torch or {},
         "about": sample.get("about"),
     }
@@ -176,7 +176,7 @@ class ResourceHistory:
         #: The newest sample of each rank, with its usage.
         self.ranks: dict[int, tuple[ResourceSample, RankUsage]] = {}
         #: Curves over seconds since the first sample, by the names in ``CURVES``.
-        self.curves = SeriesBook()
+        self.curves = MetricStore()
         self._start_time: float | None = None
         #: The memory of torch last reported by each rank: allocated and reserved.
         self._torch: dict[int, tuple[float, float]] = {}
@@ -270,8 +270,8 @@ def _find_problems(samples: Sequence[ResourceSample], host: str) -> Iterator[Res
         if usage.gpu_limit and (rate := get_growth(rank, "gpu_memory", _MIN_GROWTH * usage.gpu_limit)):
             seconds = max(0.0, usage.gpu_limit - (usage.gpu_memory or 0.0)) / rate
             text = f"The GPU memory of rank {rank}{on_host} grows by {size(rate)} per second and will be full in about "
-            is_tensors = usage.torch_allocated is None or get_growth(rank, "torch_allocated") > 0
-            text += f"{duration(seconds)}. {_TENSOR_REMEDY if is_tensors else _FRAGMENTATION_REMEDY}"
+            are_tensors_growing = usage.torch_allocated is None or get_growth(rank, "torch_allocated") > 0
+            text += f"{duration(seconds)}. {_TENSOR_REMEDY if are_tensors_growing else _FRAGMENTATION_REMEDY}"
             yield ResourceProblem("gpu_memory", rank, host, text)
         busy = [sample.ranks[rank].gpu for sample in samples if rank in sample.ranks]
         if len(busy) == len(samples) and all(percent is not None and percent < IDLE_PERCENT for percent in busy):

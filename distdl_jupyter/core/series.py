@@ -1,12 +1,12 @@
 """The curves of a job: metric events in bounded series, read as a band over ranks or as a curve of each rank.
 
-Call ``SeriesBook().apply(event)`` for each event in order; it takes about a microsecond per value.
+Call ``MetricStore().apply(event)`` for each event in order; it takes about a microsecond per value.
 
 * A bucket covers the steps ``i * 2**k <= step < (i + 1) * 2**k``. ``k`` is the smallest number for which a metric does
   not have too many buckets, so the order of the points does not matter. Widths double when it grows.
-* After a restart, points from the first repeated step on are removed by whole buckets; the bucket that contains this
-  step is kept if it has earlier points.
-* NaN and inf are excluded from means and extrema; a bucket has the first step with one of them.
+* After a restart, points from the first repeated step onwards are removed by whole buckets; the bucket that contains
+  this step is kept if it has earlier points.
+* NaN and inf are excluded from means and extrema; a bucket also stores the first step with such a value.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_METRICS = 500
 MAX_STEP = 1e21
 #: Maximum number of points of a curve.
 MAX_POINTS = 1000
-#: Maximum number of buckets of a metric; the curve also has its exact first and last point.
+#: Maximum number of buckets of a metric; the curve also contains the exact first and last point.
 MAX_BUCKETS = MAX_POINTS - 2
 #: Maximum product of buckets and ranks of a metric.
 _MAX_RANK_BUCKETS = 64_000
@@ -40,7 +40,7 @@ _NON_FINITE_KINDS = {1: "nan", 2: "inf", 4: "-inf"}
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class NonFiniteMarker:
     """A bucket with non-finite values: the first such step, their kinds (nan, inf, -inf), the ranks in order."""
 
     step: float
@@ -53,8 +53,8 @@ class Row:
     """One bucket over all ranks: the middle of its steps, and the ``time`` (epoch seconds) of its highest step.
 
     ``mean`` is the mean over ranks of each rank's mean, or None (a gap) if a rank reported only non-finite values.
-    ``low`` and ``high`` are the exact extrema of all finite values with the lowest rank that reached them; for a single
-    step, those of the ranks' means, because several values of one rank at one step are not a band.
+    ``low`` and ``high`` are the exact extrema of all finite values with the lowest rank that reached them. For a single
+    step, they are those of the ranks' means, because several values of one rank at one step are not a band.
     """
 
     step: float
@@ -70,12 +70,12 @@ class Row:
 class Band:
     """One metric over all ranks: at most 1,000 rows in order of steps, the first and the last at exact steps.
 
-    ``last`` is the mean at ``last_step`` of the newest values, which may be nan or inf, of the ranks that have reported
-    since the last restart, or None if there are none. The last row and ``core.view.MetricView`` have the same value.
+    ``last`` is the mean of the newest value of each rank that has reported since the last restart. It may be nan or
+    inf, and is None without such a rank. The curve shows it at ``last_step``. It equals ``core.view.MetricView.mean``.
     """
 
     rows: list[Row] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[NonFiniteMarker] = field(default_factory=list)
     ranks: list[int] = field(default_factory=list)
     count: int = 0
     last: float | None = None
@@ -84,7 +84,7 @@ class Band:
 
 @dataclass(slots=True)
 class RankCurve:
-    """One rank's curve: at most 1,000 points, the first and the last of them exact; a value of None is a gap.
+    """One rank's curve of at most 1,000 points. The first and the last one are exact. A value of None is a gap.
 
     A point is the only value of its bucket, or the bucket's mean at the middle of its steps.
     """
@@ -229,7 +229,7 @@ class Metric:
         current_ranks.add(rank)
 
     def remove_from(self, rank: int, step: float) -> None:
-        """Remove the reports of one rank for this step and later ones, by buckets that begin there."""
+        """Remove one rank's values from ``step`` onwards; only buckets that start at or after ``step`` are removed."""
         if rank in self.series:
             self.series[rank].remove_from(step)
             for span in self._spans.values():
@@ -281,8 +281,8 @@ class Metric:
                 highs.append((row.high, -(row.high_rank or 0)))
             (low, low_rank), (high, high_rank) = min(lows), max(highs)
             rows.append(Row(end, row.time, _clamp(last, low, high), low, low_rank, high, -high_rank))
-        marks = [mark for mark in map(_build_mark, spans) if mark is not None]
-        return Band(rows, marks, [rank for rank, _ in ranked], self.count, last, end)
+        markers = [marker for marker in map(_build_marker, spans) if marker is not None]
+        return Band(rows, markers, [rank for rank, _ in ranked], self.count, last, end)
 
     def get_curves(self, max_points: int) -> list[RankCurve]:
         """Return the curve of each rank with at most ``max_points`` points (3 or more)."""
@@ -305,12 +305,12 @@ def _build_row(span: _Span) -> Row:
     return Row(middle, span.time, mean, low, low_rank, high, -high_rank)
 
 
-def _build_mark(span: _Span) -> Mark | None:
+def _build_marker(span: _Span) -> NonFiniteMarker | None:
     bad = [(rank, bucket) for rank, bucket in sorted(span.buckets.items()) if bucket[_BAD_KINDS]]
     if not bad:
         return None
     kinds = [name for bit, name in _NON_FINITE_KINDS.items() if any(bit & int(bucket[_BAD_KINDS]) for _, bucket in bad)]
-    return Mark(min(bucket[_BAD_STEP] for _, bucket in bad), tuple(kinds), tuple(rank for rank, _ in bad))
+    return NonFiniteMarker(min(bucket[_BAD_STEP] for _, bucket in bad), tuple(kinds), tuple(rank for rank, _ in bad))
 
 
 def _build_curve(rank: int, series: _Series, groups: Iterable[Sequence[_Span]]) -> RankCurve:
@@ -335,7 +335,7 @@ def _build_curve(rank: int, series: _Series, groups: Iterable[Sequence[_Span]]) 
     return RankCurve(rank, steps, values, times, series.count, last[2] if last is not None else None)
 
 
-class SeriesBook:
+class MetricStore:
     """All curves of a job, by the name of the metric in the order of their first report."""
 
     def __init__(self) -> None:
@@ -346,7 +346,7 @@ class SeriesBook:
     def apply(self, event: Event) -> None:
         """Add an event of type metric, metric_source or restart; ignore malformed events and other types.
 
-        Reports from the first repeated step on are removed after a restart, and when a rank replaces its reports.
+        Reports at and after the first repeated step are removed after a restart and when a rank replaces its reports.
         Metrics parsed from the output are removed when ranks report them directly.
         """
         type_ = event.get("type")
@@ -397,27 +397,27 @@ class SeriesBook:
         return self.metrics[name].get_curves(max_points) if name in self.metrics else []
 
 
-# the figure of ``job.figure()``; pages draw theirs themselves --------------------------------------
+# plotly figure for ``job.figure()``; web pages draw their own --------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SourceJob:
-    """The job that a job was resumed from: its curves, its name, and the step of the fork, or None for its end."""
+    """The job that a job was resumed from. ``step`` is where it was resumed, or None if it was resumed from its end."""
 
-    book: SeriesBook
+    curves: MetricStore
     name: str
     step: float | None = None
 
 
 def build_figure(
-    book: SeriesBook, metric: str, *, each_rank: bool = False, log: bool = False, source_job: SourceJob | None = None
+    store: MetricStore, metric: str, *, each_rank: bool = False, log: bool = False, source_job: SourceJob | None = None
 ) -> dict[str, Any]:
     """Return one metric over steps as ``{"data": [...], "layout": {...}}``; an unknown metric gives an empty plot.
 
     The plotly figure shows the mean over ranks with a band from minimum to maximum, or one line per rank; the mean of
     ``source_job`` is grey. Only the title contains user text. It is escaped, because plotly renders markup.
     """
-    band, curves = book.get_band(metric), book.get_curves(metric) if each_rank else []
+    band, curves = store.get_band(metric), store.get_curves(metric) if each_rank else []
     finite = [row for row in band.rows if row.low is not None]
     x, has_band = [row.step for row in finite], any(row.low != row.high for row in finite)
     edge = {"line": {"width": 0}, "hoverinfo": "skip", "visible": has_band}
@@ -429,12 +429,12 @@ def build_figure(
     ]
     if not curves:
         data.append(_build_mean_trace(f"mean of {len(band.ranks)}" if len(band.ranks) > 1 else "mean", band))
-    if source_job is not None and (source_band := source_job.book.get_band(metric)).rows:
+    if source_job is not None and (source_band := source_job.curves.get_band(metric)).rows:
         data.append(_build_mean_trace(source_job.name, source_band, line={"color": "grey", "width": 1}))
     notes = []
     if band.marks:
         first = band.marks[0]
-        text = f"{listing(first.kinds)} on {ranks(first.ranks)} from step {first.step:g} on"
+        text = f"{listing(first.kinds)} on {ranks(first.ranks)} from step {first.step:g} onwards"
         notes = [
             {"text": text, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0, "y": 1, "yanchor": "bottom"}
         ]

@@ -63,7 +63,7 @@ class Group:
 class JobSpec(JobOptions):
     """The specification of a job. It runs on ``process_count`` = ``node_count`` x ``process_count_per_node`` ranks.
 
-    ``distributed_backend`` is the canonical label; ``environment_variables`` are those that are not secret; sizes are
+    ``distributed_backend`` is the canonical label. ``environment_variables`` are those that are not secret. Sizes are
     in bytes, ``created`` is in seconds since the epoch.
     """
 
@@ -145,7 +145,7 @@ class JobSpec(JobOptions):
 
 @dataclass(frozen=True, slots=True)
 class GitState:
-    """The repository in which the job was submitted; ``diff`` has the changes since ``commit``, without secrets.
+    """The repository in which the job was submitted; ``diff`` contains the changes since ``commit``, without secrets.
 
     ``untracked`` is the number of untracked files; ``cut`` is true if the stored diff was truncated.
     """

@@ -52,8 +52,8 @@ _MAX_LINE_LENGTH = 300
 class Frame:
     """One call. ``line`` is 0 if it is unknown; in cells it is the notebook's line number.
 
-    ``kind`` is cell, user, library or worker ("" before ``FrameLabeler`` has set it); ``label`` is "In [7]" or a short
-    path, ``source`` the line's text in the user's code, if available.
+    ``kind`` is cell, user, library or worker, or "" before ``FrameLabeler`` has set it. ``label`` is "In [7]" or a
+    short path. ``source`` is the line's text in the user's code, if available.
     """
 
     file: str
@@ -141,7 +141,7 @@ class FrameLabeler:
         self, payload: Mapping[str, Any], rank_info: Mapping[str, Any], sources: Mapping[str, Mapping[str, str]]
     ) -> None:
         self._cells: Mapping[str, Mapping[str, Any]] = payload.get("sources") or {}
-        #: A cell that the rank compiles itself has the notebook's line numbers.
+        #: A cell that the rank compiles itself keeps the notebook's line numbers.
         self._compiled_file = str(payload.get("filename") or "") if payload.get("kind") == "cell" else ""
         self._worker, self._code, self._stdlib, self._directory = map(
             _make_prefix,
@@ -153,7 +153,7 @@ class FrameLabeler:
     def label_thread(self, thread: Thread, *, main: bool) -> Thread:
         """Return the thread with labeled frames, without frames of this package that the user's code calls.
 
-        The omitted frames are hooks around calls of torch and Horovod; ``RankStacks.text`` has all frames.
+        The omitted frames are hooks around calls of torch and Horovod; ``RankStacks.text`` contains all frames.
         """
         frames: list[Frame] = []
         for frame in reversed(thread.frames):
@@ -212,7 +212,7 @@ def _make_prefix(folder: object) -> str:
 def read_sources(
     folder: JobFolder, payload: Mapping[str, Any], texts: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> dict[str, dict[str, str]]:
-    """Return the lines of the user's files that the dumps in ``texts`` refer to; each has its rank's description."""
+    """Return the lines of the user's files that the dumps in ``texts`` refer to, each with its rank's description."""
     excerpts: dict[str, dict[str, str]] = {}
     linecache.checkcache()
     for text, rank_info in texts:

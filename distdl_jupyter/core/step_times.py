@@ -52,7 +52,7 @@ _MICRO = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The mean step of one record of one rank, in seconds. It covers ``steps`` steps from ``step`` on."""
+    """The mean step of one record of one rank, in seconds. It covers ``steps`` steps from ``step`` onwards."""
 
     rank: int
     attempt: int
@@ -325,7 +325,7 @@ MAX_EFFICIENCY = 1.1
 class Run:
     """A short run of a scaling study: its ``rate`` in samples per second with the standard ``error``.
 
-    ``busy``, ``communication`` and ``waiting`` are seconds of the mean step, medians over ranks; ``batch`` is the
+    ``busy``, ``communication`` and ``waiting`` are seconds of the mean step, medians over ranks. ``batch`` is the
     number of samples of all ranks per step. If the samples are unknown, ``rate`` and ``batch`` count batches.
     """
 

@@ -85,7 +85,7 @@ ALERT_KINDS = "end,failure,stall,nan,rule"
 class ReportingSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Settings of reports to other programs.
 
-    ``enabled`` exports ended jobs to OpenTelemetry, ``address`` is the service for messages, ``notify`` the events
+    ``enabled`` exports ended jobs to OpenTelemetry. ``address`` is the service for messages, ``notify`` the events
     that send one, ``track`` the trackers of jobs that set none, ``mlflow`` the address of MLflow.
     """
 

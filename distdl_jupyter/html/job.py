@@ -19,8 +19,8 @@ from distdl_jupyter.views.curve import format_label, summarize
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distdl_jupyter.core.log import FoldedRow, LogBook
-    from distdl_jupyter.core.series import SeriesBook
+    from distdl_jupyter.core.log import FoldedLog, FoldedRow
+    from distdl_jupyter.core.series import MetricStore
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView, MetricView, Picture
     from distdl_jupyter.views.card import ErrorFrame, FailureCard, OtherRank
@@ -37,8 +37,8 @@ _MAX_WARNINGS = 3  #: Maximum number of warnings in the plain text.
 
 def render_html(
     view: JobView,
-    book: SeriesBook,
-    log: LogBook,
+    store: MetricStore,
+    log: FoldedLog,
     spec: JobSpec,
     result: str = "",
     pictures: Sequence[PictureData] = (),
@@ -71,7 +71,7 @@ def render_html(
         notice=getattr(find_notice(view), "text", ""),
         metrics=metrics[:_MAX_METRICS],
         more_metrics=max(0, len(metrics) - _MAX_METRICS),
-        curve=_draw_curve(view, book),
+        curve=_draw_curve(view, store),
         result=result,
         pictures=[_make_picture(*picture) for picture in pictures],
         lines=[_make_line(row, log, failed) for row in rows],
@@ -104,11 +104,11 @@ def _make_collectives(view: JobView) -> dict[str, Any] | None:
     return {"titles": titles, "rows": texts, "more": max(0, len(rows) - _MAX_COLLECTIVES)}
 
 
-def _draw_curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
-    name = next((name for name in view.metrics if book.count_points(name) > view.process_count), None)
+def _draw_curve(view: JobView, store: MetricStore) -> dict[str, Any] | None:
+    name = next((name for name in view.metrics if store.count_points(name) > view.process_count), None)
     if name is None:
         return None
-    band = book.get_band(name)
+    band = store.get_band(name)
     return {
         "address": to_data_url(curve.draw_svg(band, name, points=_MAX_POINTS).encode(), "svg+xml"),
         "caption": summarize(name, band),
@@ -125,10 +125,10 @@ def _make_picture(picture: Picture, data: bytes, format_: str) -> dict[str, Any]
 # log lines ------------------------------------------------------------------------------------
 
 
-def _select_rows(log: LogBook, card: FailureCard | None) -> list[FoldedRow]:
+def _select_rows(log: FoldedLog, card: FailureCard | None) -> list[FoldedRow]:
     """Return the last lines of the rank that failed first, or of all ranks if that rank has no lines."""
     rank_rows = log.get_rank_rows(card.rank) if card and card.rank is not None else []
-    return ([*(rank_rows or log.rows), *([] if rank_rows else log.open)])[-_MAX_LINES:]
+    return ([*(rank_rows or log.rows), *([] if rank_rows else log.open_rows)])[-_MAX_LINES:]
 
 
 def _find_failure_row(rows: list[FoldedRow], card: FailureCard | None) -> FoldedRow | None:
@@ -136,7 +136,7 @@ def _find_failure_row(rows: list[FoldedRow], card: FailureCard | None) -> Folded
     return next((row for row in reversed(rows) if error and row.stream == "err" and row.text.startswith(error)), None)
 
 
-def _make_line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, Any]:
+def _make_line(row: FoldedRow, log: FoldedLog, failure: FoldedRow | None) -> dict[str, Any]:
     is_from_all = log.is_from_all(row)
     rank = row.rank if row.rank is not None and not is_from_all else None
     tags = [f"{humanize.TIMES}{humanize.plural(len(row.lines), 'rank')}"] if len(row.lines) > 1 else []
@@ -295,19 +295,19 @@ def get_display_state(view: JobView) -> str:
     return humanize.display_state(view.state, stalled=view.stall is not None)
 
 
-def render_text(view: JobView, book: SeriesBook, spec: JobSpec, result: str = "", *, is_removed: bool = False) -> str:
+def render_text(view: JobView, store: MetricStore, spec: JobSpec, result: str = "", *, is_removed: bool = False) -> str:
     """Return the job at its last event as a few lines of plain text, for notebooks and their diffs."""
     warnings = [note["text"] for note in view.notes if note["level"] in ("warning", "error")]
     return "\n".join(
         [
-            *render_lines(view, book, spec, result, view.last_sign),
+            *render_lines(view, store, spec, result, view.last_sign),
             *(f"Warning: {_join_lines(text)}" for text in warnings[:_MAX_WARNINGS]),
             format_as_of(view, is_removed=is_removed) or f"Live again with %dist_attach {view.id}",
         ]
     )
 
 
-def render_lines(view: JobView, book: SeriesBook, spec: JobSpec, result: str, now: float) -> list[str]:
+def render_lines(view: JobView, store: MetricStore, spec: JobSpec, result: str, now: float) -> list[str]:
     """Return the job at the time ``now`` (epoch seconds) as lines of plain text, without its notes."""
     state_name, wait_seconds = humanize.STATE_LABELS[get_display_state(view)], view.compute_wait(now)
     elapsed = humanize.duration(view.compute_run_time(now))
@@ -319,7 +319,7 @@ def render_lines(view: JobView, book: SeriesBook, spec: JobSpec, result: str, no
         f"{_join_lines(view.name)} {view.id}: {ending}",
         ", ".join(map(_join_lines, [*list_details(view, spec, now), *list_time_details(view, now)[1:]])),
         *map(_join_lines, filter(None, [format_restart(view), *_explain(view), stall])),
-        *_render_metrics(view, book),
+        *_render_metrics(view, store),
         *([f"Result of rank 0: {_join_lines(result)}"] if result else []),
         *(humanize.plural(count, noun) for count, noun in counts if count),
     ]
@@ -338,19 +338,19 @@ def _explain(view: JobView) -> list[str]:
     return sentences
 
 
-def _render_metrics(view: JobView, book: SeriesBook) -> list[str]:
+def _render_metrics(view: JobView, store: MetricStore) -> list[str]:
     """Return a line for each metric with its name, sparkline, newest mean, and lowest and highest value."""
     rows = []
     for metric in list(view.metrics.values())[:_MAX_METRICS]:
         mean, low, high = format_metric(metric)
         extent = f"lowest {low}, highest {high}".replace("(", "(rank ") if low else ""
-        rows.append((_join_lines(format_label(view, metric.name))[:60], _draw_bars(book, metric.name), mean, extent))
+        rows.append((_join_lines(format_label(view, metric.name))[:60], _draw_bars(store, metric.name), mean, extent))
     return table.format_text(table.WholeRows(rows)).splitlines()
 
 
-def _draw_bars(book: SeriesBook, name: str, width: int = 16) -> str:
+def _draw_bars(store: MetricStore, name: str, width: int = 16) -> str:
     """Return a metric's sparkline of block characters, or blanks if it cannot be drawn."""
-    means = [row.mean for row in curve.thin_rows(book.get_band(name).rows, width)]
+    means = [row.mean for row in curve.thin_rows(store.get_band(name).rows, width)]
     numbers = [mean for mean in means if mean is not None]
     low, span = min(numbers, default=0.0), max(numbers, default=0.0) - min(numbers, default=0.0)
     if not 1e-9 * abs(low) < span < 1e300:

@@ -1,6 +1,6 @@
 """Renders templates with a palette and the texts of ``core.humanize``.
 
-``PAPER`` has fixed colours for all viewers; ``THEME`` follows the theme of the notebook if its variables are defined.
+``PAPER`` defines fixed colours for all viewers. ``THEME`` follows the notebook's theme if its variables are defined.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class Job:
         if name not in names:
             choices = ", ".join(names) or "none yet"
             raise InvalidSpec(f"Unknown metric {name!r}. Use one of: {choices}.", code="metric-unknown", field="metric")
-        return go.Figure(curve_figure(reader.book, name, each_rank=each_rank, log=log, source_job=reader.source_job))
+        return go.Figure(curve_figure(reader.curves, name, each_rank=each_rank, log=log, source_job=reader.source_job))
 
     def cancel(self, *, now: bool = False, reason: str = "") -> None:
         """Cancel the job, from any process: send INT, then TERM, then KILL, each after a grace period.
@@ -288,8 +288,8 @@ class Job:
     ) -> ProfileDisplay:
         """Record the next ``steps`` training steps (1 to 50) of ``ranks``, by default all, with torch's profiler.
 
-        The result is displayed as a table of the slowest operators. ``to_pandas()`` returns all operators, ``traces``
-        has the path of each rank's Chrome trace (open them in https://ui.perfetto.dev), ``save(folder)`` copies the
+        The result is displayed as a table of the slowest operators. ``to_pandas()`` returns all operators. ``traces``
+        lists the path of each rank's Chrome trace (open them in https://ui.perfetto.dev). ``save(folder)`` copies the
         traces. The job keeps running, but its steps are slower while they are recorded. A step is one step of a
         torch optimizer.
 
@@ -402,9 +402,9 @@ class Job:
         from distdl_jupyter.views.job_page import CheckpointList
 
         reader = JobReader(self.folder, curves=True)
-        reader.book = checkpoints.read_inherited_curves(self.folder)
+        reader.curves = checkpoints.read_inherited_curves(self.folder)
         reader.catch_up()
-        return CheckpointList(checkpoints.find_all(self.folder, reader.book))
+        return CheckpointList(checkpoints.find_all(self.folder, reader.curves))
 
     def fork(self, step: float | None = None, path: str | None = None, **options: Any) -> Job:
         """Start a new job that continues from one checkpoint of this job, and return its handle.

@@ -33,7 +33,7 @@ _MAX_ROWS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingJob:
-    """A queued job. ``position`` in the queue is None if it is unknown, ``user`` is "" for jobs of this user.
+    """A queued job. ``position`` in the queue is None if it is unknown. ``user`` is "" for jobs of this user.
 
     ``target`` is the cluster where it is queued.
     """

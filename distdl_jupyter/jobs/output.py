@@ -121,9 +121,9 @@ def make_mime_bundle(reader: PageReader, *, is_removed: bool = False) -> dict[st
     pictures = select_pictures(reader)
     return {
         "text/html": page.render_html(
-            view, reader.book, reader.log, reader.spec, result, pictures, is_removed=is_removed
+            view, reader.curves, reader.log, reader.spec, result, pictures, is_removed=is_removed
         ),
-        "text/plain": page.render_text(view, reader.book, reader.spec, result, is_removed=is_removed),
+        "text/plain": page.render_text(view, reader.curves, reader.spec, result, is_removed=is_removed),
     }
 
 

@@ -21,10 +21,10 @@ from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.locks import JobLock, get_last_write
-from distdl_jupyter.core.log import MAX_ROWS, LogBook, LogWindow
+from distdl_jupyter.core.log import MAX_ROWS, FoldedLog, LogWindow
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.resources import ResourceHistory
-from distdl_jupyter.core.series import SeriesBook, SourceJob
+from distdl_jupyter.core.series import MetricStore, SourceJob
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.core.store import JobFolder, is_id
@@ -61,16 +61,16 @@ class UntrustedError(PermissionError):
 class JobReader:
     """Reads a job's events and folds them into ``view``, up to ``cursor``.
 
-    With ``curves`` it folds metrics into ``book``. With ``lines`` it returns the log lines as events, after the other
-    events; otherwise it only counts them.
+    With ``curves=True``, it folds metrics into ``self.curves``. With ``lines``, it returns the log lines as events,
+    after the other events; otherwise it only counts them.
     """
 
     def __init__(self, folder: JobFolder, *, curves: bool = False, lines: bool = False) -> None:
         self.folder = folder
         self.spec = folder.read_spec()
         self.view = JobView.from_spec(self.spec)
-        self.book = SeriesBook()
-        self._curves, self._lines = curves, lines
+        self.curves = MetricStore()
+        self._has_curves, self._lines = curves, lines
         #: Read positions in the events and in the log, in bytes.
         self.cursor = self.log_cursor = 0
         self._received_at = 0.0
@@ -108,8 +108,8 @@ class JobReader:
             self.view.apply(event)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise self._make_unreadable_error(self.folder.events, error) from error
-        if self._curves:
-            self.book.apply(event)
+        if self._has_curves:
+            self.curves.apply(event)
 
     def count(self) -> None:
         """Count the lines of the log. Raises JobNotFound if it has an unknown format."""
@@ -196,14 +196,15 @@ class JobReader:
             reader.catch_up()
         except DistDLError:
             return None
-        return SourceJob(reader.book, short_id(self.spec.resumed_from), self.spec.forked_at)
+        return SourceJob(reader.curves, short_id(self.spec.resumed_from), self.spec.forked_at)
 
 
 class PageReader(JobReader):
     """Reads a job in small steps for pages: first the events, then the newest log rows, then new data.
 
     State and metrics never wait for the log, because ``step`` reads them first. ``log`` holds the newest ``tail``
-    rows, ``window`` has the earlier ones, ``resources`` the usage of ranks and machines, ``steps`` the newest steps.
+    rows, and ``window`` reads earlier ones. ``resources`` is the usage of ranks and machines. ``steps`` are the newest
+    steps.
     """
 
     def __init__(self, folder: JobFolder, *, tail: int = MAX_ROWS) -> None:
@@ -218,9 +219,9 @@ class PageReader(JobReader):
         self._first_log_size = 0
 
     @property
-    def log(self) -> LogBook:
+    def log(self) -> FoldedLog:
         """The newest log rows. It is replaced when the reader skips ahead."""
-        return self.window.book
+        return self.window.log
 
     @property
     def has_checkpoints(self) -> bool:

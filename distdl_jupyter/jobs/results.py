@@ -213,7 +213,7 @@ def read_metrics(folder: JobFolder) -> pd.DataFrame:
     In very long runs, reports that fall on the same point of a curve are merged into the last one
     (supervisor.recorder). Values parsed from the output are omitted if ranks have reported the same metric, and so
     are values that a rank replaced by logging the same step again.
-    A restarted job has the additional column ``attempt``, from 0: steps that an attempt repeats appear twice.
+    For a restarted job, there is also the column ``attempt``, from 0: steps that an attempt repeats appear twice.
     """
     import pandas as pd
 
@@ -240,7 +240,7 @@ def read_metrics(folder: JobFolder) -> pd.DataFrame:
 def _drop_metrics(
     rows: list[dict[str, Any]], names: Iterable[str], *, rank: int | None = None, step: float = -math.inf
 ) -> list[dict[str, Any]]:
-    """Return the rows without these metrics of one rank (or of all) from a step on, and without empty rows."""
+    """Return the rows without these metrics of one rank (or of all) at or after a step, and without empty rows."""
     names = set(names)
     remaining = []
     for row in rows:

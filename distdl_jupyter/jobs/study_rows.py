@@ -1,6 +1,6 @@
 """Merges the runs of each study into one row of the job list, and restarts drivers of sweeps that have died.
 
-The row of a study has the id of its ``group``; a sweep has a row before its first trial. Each sweep has a driver
+The row of a study stores the id of its ``group``. A sweep has a row before its first trial. Each sweep has a driver
 process (``sweep_driver``). If it has died, the next reader of the list starts a new one, which resumes from the files.
 """
 

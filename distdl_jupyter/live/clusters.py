@@ -30,7 +30,7 @@ class ClusterNode(NodeInfo):
 
 @dataclass(frozen=True, slots=True)
 class ClusterRow(ClusterStatus):
-    """A cluster with its jobs. ``problem`` is why it cannot be used now, or "" if it can; ``code`` is its name."""
+    """A cluster with its jobs. ``problem`` is why it cannot be used now, or "". ``code`` identifies the problem."""
 
     nodes: tuple[ClusterNode, ...] = ()
     node_count: int = 0

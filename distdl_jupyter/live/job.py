@@ -51,7 +51,7 @@ _MAX_CACHED_MESSAGES = 16
 class WireMessage:
     """A message as JSON. ``key`` changes with the content, except for the time.
 
-    ``mark`` is the mark of a log message, or the time of a job message in ms.
+    ``mark`` is the revision of the log in a log message, or the time of a job message in ms.
     """
 
     data: bytes
@@ -145,42 +145,42 @@ class LiveJob:
         return WireMessage(encode(replace(timeless, card=job_card, key=key)), key, mark=int(now * 1000))
 
     @property
-    def mark(self) -> int:
-        """The current mark of the log."""
-        return self._open_reader.log.mark
+    def log_revision(self) -> int:
+        """The current revision of the log."""
+        return self._open_reader.log.revision
 
-    def encode_log(self, mark: int) -> WireMessage:
-        """Return the message with the log rows since a mark.
+    def encode_log(self, revision: int) -> WireMessage:
+        """Return the message with the log rows changed after a revision.
 
-        The message starts with the newest rows if the mark is 0, unknown or far behind.
+        The message starts with the newest rows if the revision is 0, unknown or far behind.
         """
         with self._lock:
-            return self._get_cached(("log", mark), self._open_reader.log.mark, lambda: self._encode_log(mark))
+            return self._get_cached(("log", revision), self.log_revision, lambda: self._encode_log(revision))
 
-    def _encode_log(self, mark: int) -> WireMessage:
+    def _encode_log(self, revision: int) -> WireMessage:
         log = self._open_reader.log
-        if not log.has_mark(mark):
-            return self._encode_newest_rows(SKIP_TO_ROWS if mark else _MAX_FIRST_ROWS)
-        rows, mark, remaining = log.get_changes(mark, _MAX_ROWS)
+        if not log.has_revision(revision):
+            return self._encode_newest_rows(SKIP_TO_ROWS if revision else _MAX_FIRST_ROWS)
+        rows, revision, remaining = log.get_changes(revision, _MAX_ROWS)
         if remaining > MAX_LAG_ROWS:
             return self._encode_newest_rows(SKIP_TO_ROWS)
-        return self._encode_rows(rows, mark, whole=False, has_more=remaining > 0)
+        return self._encode_rows(rows, revision, whole=False, has_more=remaining > 0)
 
     def _encode_newest_rows(self, count: int) -> WireMessage:
         log = self._open_reader.log
-        return self._encode_rows(log.get_rows(log.next - count, log.next), log.mark, whole=True)
+        return self._encode_rows(log.get_rows(log.next_number - count, log.next_number), log.revision, whole=True)
 
-    def _encode_rows(self, rows: list[FoldedRow], mark: int, *, whole: bool, has_more: bool = False) -> WireMessage:
+    def _encode_rows(self, rows: list[FoldedRow], revision: int, *, whole: bool, has_more: bool = False) -> WireMessage:
         changes = job_page.make_log_changes(self._open_reader.view, self._open_reader.log, rows)
-        message = from_fields(LogMessage, changes, id=self.id, mark=mark, whole=whole, type="log")
-        return WireMessage(encode(message), str(mark), mark, has_more)
+        message = from_fields(LogMessage, changes, id=self.id, mark=revision, whole=whole, type="log")
+        return WireMessage(encode(message), str(revision), revision, has_more)
 
     def get_curve_key(self, request: CurveRequest) -> str:
         """Return the key of the current curve, or "" if no value was reported yet."""
         with self._lock:
-            book = self._open_reader.book
-            metric = request.metric or choose_metric(book.names)
-            count = book.count_points(metric)
+            store = self._open_reader.curves
+            metric = request.metric or choose_metric(store.names)
+            count = store.count_points(metric)
         return f"{metric} {count}" if count else ""
 
     def encode_curve(self, request: CurveRequest, key: str) -> WireMessage:
@@ -191,7 +191,7 @@ class LiveJob:
 
     def _encode_curve(self, request: CurveRequest, key: str) -> WireMessage:
         reader, metric = self._open_reader, key.rpartition(" ")[0]
-        view = curve.make_curve(reader.book, metric, mode=request.mode, source_job=reader.source_job)
+        view = curve.make_curve(reader.curves, metric, mode=request.mode, source_job=reader.source_job)
         return WireMessage(
             encode(from_fields(CurveMessage, view, id=self.id, requested=request.metric, key=key, type="curve")), key
         )

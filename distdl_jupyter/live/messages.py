@@ -23,7 +23,7 @@ from distdl_jupyter.views.wire import PageRequest
 
 
 class LogRequest(PageRequest, frozen=True):
-    """The changes of a job's log since a mark; 0 requests the newest rows."""
+    """The changes of a job's log after the revision ``mark``; 0 requests the newest rows."""
 
     mark: int = 0
 
@@ -114,7 +114,7 @@ class JobMessage:
 
 @dataclass(frozen=True, slots=True)
 class LogMessage(LogChanges):
-    """Changes of a job's log; with ``whole``, they replace all rows. Pass ``mark`` to the next request."""
+    """Changes of a job's log; with ``whole``, they replace all rows. ``mark`` is the revision for the next request."""
 
     id: str
     mark: int

@@ -53,7 +53,7 @@ class JobSubscriber:
     def __init__(self, job: LiveJob, request: JobSubscription) -> None:
         self._job = job
         self._key = request.key
-        self._mark = request.log.mark if request.log else 0
+        self._log_revision = request.log.mark if request.log else 0
         self._wants_log, self._has_sent_log = request.log is not None, False
         self._has_sent_deletion = request.key == "gone"
         self._job_limit, self._log_limit = RateLimit(_JOB_SECONDS), RateLimit(_LOG_SECONDS)
@@ -104,13 +104,13 @@ class JobSubscriber:
         job, limit = self._job, self._log_limit
         if not self._wants_log or not (job.has_first_log or self._has_sent_log):
             return []
-        if job.mark == self._mark and (self._has_sent_log or self._mark):
+        if job.log_revision == self._log_revision and (self._has_sent_log or self._log_revision):
             return []
         if not limit.can_send:
             self.has_pending = True
             return []
-        message = job.encode_log(self._mark)
-        self._mark, self._has_sent_log = message.mark, True
+        message = job.encode_log(self._log_revision)
+        self._log_revision, self._has_sent_log = message.mark, True
         self.has_pending = self.has_pending or message.has_more
         limit.record_sent(len(message.data))
         return [message.data]

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from distdl_jupyter.core.errors import JobFailed, JobStillRunning
-from distdl_jupyter.core.failure import is_echo
+from distdl_jupyter.core.failure import is_lost_peer_error
 
 Error = Mapping[str, Any]
 
@@ -171,7 +171,7 @@ def find_failures(errors: Mapping[int, Error], ranks: Sequence[int]) -> Failures
 
     def get_sort_key(rank: int) -> tuple[bool, float, int]:
         error = errors[rank]
-        is_late = is_echo(dict(error)) or error.get("type") == "KeyboardInterrupt"
+        is_late = is_lost_peer_error(dict(error)) or error.get("type") == "KeyboardInterrupt"
         return is_late, float(error.get("time") or 0.0), rank
 
     first, *later = sorted(errors, key=get_sort_key)

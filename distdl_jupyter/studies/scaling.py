@@ -110,7 +110,7 @@ def scale_draft(
 
 
 def _list_missing(group: Group, complete: Collection[tuple[str, int]]) -> Iterator[dict[str, Any]]:
-    """Yield the options of each missing run; ``complete`` has the backend and number of processes of the others."""
+    """Yield the options of each missing run; ``complete`` lists the backend and number of processes of the others."""
     plan = group.plan
     for backend in plan["backends"]:
         for count, nodes in zip(plan["processes"], plan["nodes"], strict=True):
@@ -189,7 +189,7 @@ def _check_arguments(counts: Sequence[Any], nodes: Sequence[Any], seconds: Any, 
     for name in options:
         if (primary := ALIASES.get(name, name)) in (*TOTAL_NAMES, *_REPLACEMENTS):
             raise InvalidSpec(
-                f"{name} cannot be combined with several numbers of processes.",
+                f"{name} is not an option of a scaling study.",
                 code="scale-option-unsupported",
                 field=name,
                 hint=f"Use {_REPLACEMENTS.get(primary, 'processes')}= instead.",
@@ -424,7 +424,7 @@ def _read_unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], set[tuple[str,
         raise JobStillRunning(
             f"Scaling study {group.id} is still running.",
             code="scaling-still-running",
-            hint="A run whose process has died is ended within a few seconds.",
+            hint="Wait for it to finish. If its process was killed, try again in a few seconds.",
         )
     rerun.find_secrets(spec)
     return spec, folders, complete

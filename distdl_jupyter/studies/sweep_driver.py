@@ -266,9 +266,9 @@ class Driver:
 
     def _report_values(self, running: _RunningTrial, *, ended: bool) -> None:
         """Report a trial's new values to Optuna, and stop the trial if Optuna prunes it."""
-        if self._plan.metric not in running.reader.book.metrics:
+        if self._plan.metric not in running.reader.curves.metrics:
             return
-        rows = running.reader.book.get_band(self._plan.metric).rows
+        rows = running.reader.curves.get_band(self._plan.metric).rows
         is_single = running.reader.view.process_count == 1
         for step, value in get_comparison_points(rows, running.step, complete=is_single or ended):
             running.trial.report(value, step)
@@ -305,15 +305,15 @@ class Driver:
 
     def _find_final_value(self, running: _RunningTrial) -> float | None:
         """Return the final metric of a trial, or None if it is not finite. Raises JobFailed if it was not reported."""
-        book, metric = running.reader.book, self._plan.metric
-        if metric in book.metrics:
-            value = book.get_band(metric).last
+        store, metric = running.reader.curves, self._plan.metric
+        if metric in store.metrics:
+            value = store.get_band(metric).last
             return value if value is not None and math.isfinite(value) else None
         self._finish(running.trial.number, None)
         self._stop()
-        metrics = listing([repr(name) for name in book.metrics])
+        metrics = listing([repr(name) for name in store.metrics])
         reported = f"It reported {metrics}." if metrics else "It reported no metrics."
-        alternative = f", or use another metric: metric={next(iter(book.metrics))!r}" if metrics else ""
+        alternative = f", or use another metric: metric={next(iter(store.metrics))!r}" if metrics else ""
         raise JobFailed(
             f"Trial {running.trial.number} ended without reporting {metric!r}. {reported}",
             code="sweep-metric-missing",

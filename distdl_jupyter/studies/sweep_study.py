@@ -171,8 +171,8 @@ def _read_curve(path: str, metric: str) -> tuple[tuple[tuple[float, float], ...]
     """Return a job's curve with a reduced number of points, and its newest value, or None if it is not finite."""
     reader = JobReader(JobFolder(Path(path)), curves=True)
     reader.catch_up()
-    if metric not in reader.book.metrics:
+    if metric not in reader.curves.metrics:
         return (), None
-    band = reader.book.get_band(metric)
+    band = reader.curves.get_band(metric)
     value = band.last if band.last is not None and math.isfinite(band.last) else None
     return tuple(sample_points(band.rows)), value

@@ -237,7 +237,7 @@ def sweep(
 
     At most ``parallel`` trials run at the same time, and ``trials`` in total (default 20; with the sampler "grid", all
     combinations). ``sampler`` is tpe, random, grid, qmc or gp. ``pruner`` stops bad trials early: median, halving,
-    hyperband or none, from step ``prune_after`` on (None: after 10 % of a trial, once 5 trials have finished).
+    hyperband or none, at or after step ``prune_after`` (None: after 10 % of a trial, once 5 trials have finished).
     ``options`` are those of ``submit``, for each trial.
 
     ``sweep(id)`` returns an existing sweep by its id or the last part of it, ``sweep()`` the newest one.

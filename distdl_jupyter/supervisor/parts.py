@@ -204,7 +204,7 @@ class ResourceRecorder(ReportStore):
 
     def __init__(self, recorder: EventRecorder) -> None:
         super().__init__(recorder)
-        self._book = ResourceHistory(recorder.folder.resources, curves=False)
+        self._history = ResourceHistory(recorder.folder.resources, curves=False)
         #: Time of the last sample of each node, because a new supervisor may receive samples that are already stored.
         self._last: dict[int, float] = {}
         #: The last torch memory reported by each rank, and the reports since the last stored sample.
@@ -218,7 +218,7 @@ class ResourceRecorder(ReportStore):
             self._file = LineFile(recorder.folder.resources)
 
     def _read_new(self) -> None:
-        for sample in self._book.read():
+        for sample in self._history.read():
             self._started_at = sample.t if self._started_at is None else self._started_at
             self._last[sample.node] = sample.t
 
@@ -236,9 +236,9 @@ class ResourceRecorder(ReportStore):
         if samples and time.monotonic() >= self._next_check and self._recorder.view.state is State.RUNNING:
             self._next_check = time.monotonic() + _CHECK_SECONDS
             # Pages show a problem while it lasts (``views.resources``); these notes are permanent.
-            for problem in self._book.find_problems():
+            for problem in self._history.find_problems():
                 self._note_once(problem.kind, problem.rank, problem.text, NOTE_CODES[problem.kind])
-            for info in self._book.nodes.values():
+            for info in self._history.nodes.values():
                 if info.gpu_error:
                     self._note_once("gpu", -1, f"{info.host}: {info.gpu_error}", "no-gpu-use")
 
@@ -285,14 +285,14 @@ class CheckpointKeeper:
         self._thread.join()
 
     def _run(self) -> None:
-        book, cursor, has_ended = checkpoints.read_inherited_curves(self._folder), 0, False
+        store, cursor, has_ended = checkpoints.read_inherited_curves(self._folder), 0, False
         while not has_ended:
             has_ended = self._ended.wait(_PRUNE_SECONDS)
             new_events, cursor = events.read_all(self._folder.events, cursor)
             for event in new_events:
-                book.apply(event)
+                store.apply(event)
             now = math.inf if has_ended else time.time()
-            for checkpoint in checkpoints.find_superfluous(self._keep, checkpoints.find_all(self._folder, book), now):
+            for checkpoint in checkpoints.find_superfluous(self._keep, checkpoints.find_all(self._folder, store), now):
                 with contextlib.suppress(OSError):  # already deleted, or a disk error: the training continues
                     checkpoints.remove(checkpoint)
                     self.removed_count += 1

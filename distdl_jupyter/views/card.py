@@ -33,7 +33,7 @@ from distdl_jupyter.views.wire import from_fields
 
 @dataclass(frozen=True, slots=True)
 class ErrorFrame:
-    """One frame of a traceback; ``source`` has the surrounding source lines as (number, text)."""
+    """One frame of a traceback; ``source`` lists the surrounding source lines as (number, text)."""
 
     file: str
     line: int
@@ -64,7 +64,7 @@ class OtherRank:
 
 @dataclass(frozen=True, slots=True)
 class FailureCard:
-    """The first failure. ``rank`` is None when the job failed as a whole; ``values`` belong to frame ``values_at``."""
+    """The first failure. ``rank`` is None if the job failed as a whole. ``values`` belong to frame ``values_at``."""
 
     rank: int | None
     when: float | None

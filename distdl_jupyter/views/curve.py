@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.series import Band, RankCurve, Row, SeriesBook, SourceJob
+from distdl_jupyter.core.series import Band, MetricStore, RankCurve, Row, SourceJob
 from distdl_jupyter.core.view import JobView
 
 #: Maximum number of points of all lines together.
@@ -37,9 +37,9 @@ class EarlierCurve:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One metric of a job. ``lines`` has a line per rank in mode "ranks"; ``summary`` is the curve in one sentence.
+    """One metric of a job. ``lines`` are those of the ranks in mode "ranks". ``summary`` is the curve in a sentence.
 
-    ``value`` is the newest mean over ranks as text, or "" if there is none; ranks printed a metric ``from_output``.
+    ``value`` is the newest mean over ranks as text, or "" if there is none. Ranks printed a metric ``from_output``.
     """
 
     metric: str
@@ -66,20 +66,20 @@ def format_label(view: JobView, name: str) -> str:
 
 
 def make_curve(
-    book: SeriesBook, metric: str, *, mode: Literal["band", "ranks"] = "band", source_job: SourceJob | None = None
+    store: MetricStore, metric: str, *, mode: Literal["band", "ranks"] = "band", source_job: SourceJob | None = None
 ) -> Curve:
     """Return the curve of a metric for a page."""
-    band = book.get_band(metric)
+    band = store.get_band(metric)
     points = min(_MAX_POINTS, max(40, _MAX_TOTAL_POINTS // max(1, len(band.ranks))))
-    lines = book.get_curves(metric, points) if mode == "ranks" else []
-    source_rows = source_job.book.get_band(metric).rows if source_job else []
+    lines = store.get_curves(metric, points) if mode == "ranks" else []
+    source_rows = source_job.curves.get_band(metric).rows if source_job else []
     return Curve(
         metric=metric,
         mode=mode,
         band=band,
         lines=lines,
         earlier=EarlierCurve(source_job.name, source_job.step, source_rows) if source_job and source_rows else None,
-        from_output=metric in book.output_metrics,
+        from_output=metric in store.output_metrics,
         value="" if band.last is None else humanize.number(band.last),
         summary=summarize(metric, band),
     )

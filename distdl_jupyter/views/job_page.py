@@ -12,7 +12,7 @@ from distdl_jupyter.core.checkpoints import Checkpoint
 from distdl_jupyter.core.correctness import Comparison, Difference
 from distdl_jupyter.core.failure import RankView, describe
 from distdl_jupyter.core.humanize import Styles
-from distdl_jupyter.core.log import FoldedRow, LogBook
+from distdl_jupyter.core.log import FoldedLog, FoldedRow
 from distdl_jupyter.core.options import DEFAULTS, OPTIONS
 from distdl_jupyter.core.spec import UNKNOWN, Captured, CodeSource, JobEnvironment, JobSpec
 from distdl_jupyter.core.view import JobView
@@ -140,11 +140,11 @@ def _format_code(spec: JobSpec) -> str:
     return f"{cell}, {source.notebook.rsplit('/', 1)[-1]}" if source.notebook else cell
 
 
-def make_log_changes(view: JobView, book: LogBook, rows: Iterable[FoldedRow]) -> LogChanges:
+def make_log_changes(view: JobView, log: FoldedLog, rows: Iterable[FoldedRow]) -> LogChanges:
     """Return rows of a log, the lines that are still being redrawn, and the counts."""
     errors = {rank.rank: rank.error_lines for rank in view.ranks if rank.error_lines}
-    open_rows = tuple(map(make_log_row, book.open))
-    return LogChanges(tuple(map(make_log_row, rows)), open_rows, book.first, book.next, view.lines, errors)
+    open_rows = tuple(map(make_log_row, log.open_rows))
+    return LogChanges(tuple(map(make_log_row, rows)), open_rows, log.first_number, log.next_number, view.lines, errors)
 
 
 def make_log_row(row: FoldedRow) -> LogRow:

@@ -76,7 +76,7 @@ class JobSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow(JobSummary):
-    """One job in a list. ``spark`` has up to 40 means of ``metric`` over time; ``message`` explains the state."""
+    """One job in a list. ``spark`` contains up to 40 means of ``metric`` over time; ``message`` explains the state."""
 
     message: str
     metric: str
@@ -93,7 +93,7 @@ class JobRow(JobSummary):
 
 
 def make_summary(view: JobView, now: float, *, has_checkpoints: bool) -> dict[str, Any]:
-    """Return the fields of a ``JobSummary`` that the view does not have, at the time ``now`` (epoch seconds)."""
+    """Return the fields of a ``JobSummary`` that the view does not contain, at the time ``now`` (epoch seconds)."""
     return {
         "backend": view.distributed_backend,
         "remaining": view.estimate_remaining(now),

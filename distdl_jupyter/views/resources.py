@@ -35,7 +35,7 @@ _NO_SAMPLES = "No samples. The job ran for less than a second, or ran on Azure M
 class Resources:
     """The newest samples, the machines by node, the current problems (the most severe first), and curves by name.
 
-    Curves are over seconds since the first sample. The curves of a machine have the number of its first rank.
+    Curves are over seconds since the first sample. The curves of a machine are listed under its first rank.
     """
 
     samples: tuple[ResourceSample, ...]
@@ -49,13 +49,13 @@ class ResourceTable(table.Display, list[ResourceSample]):
 
     def __init__(self, path: Path, *, is_pending: bool = False) -> None:
         self._empty_text = _NO_SAMPLES_YET if is_pending else _NO_SAMPLES
-        self.book = ResourceHistory(path)
-        super().__init__(self.book.read())
+        self.history = ResourceHistory(path)
+        super().__init__(self.history.read())
 
     @property
     def marks(self) -> list[ResourceProblem]:
         """The problems at the last sample."""
-        return self.book.find_problems()
+        return self.history.find_problems()
 
     def _parts(self) -> list[str | table.Rows]:
         return [self._make_rows(), *(mark.text for mark in self.marks)] if self else [self._empty_text]
@@ -64,7 +64,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
         """Return a row for each rank; the usage of a host is in the row of its first rank."""
         rows: list[tuple[str, ...]] = [_HEADER]
         node: int | None = None
-        for rank, (sample, usage) in sorted(self.book.ranks.items()):
+        for rank, (sample, usage) in sorted(self.history.ranks.items()):
             machine = sample.machine
             power = "" if usage.power is None else f"{usage.power:.0f} W"
             memory = _format_size(machine.available, machine.limit)
@@ -103,32 +103,32 @@ class ResourceTable(table.Display, list[ResourceSample]):
         """Return a plotly Figure of the curves over seconds, with one line per rank; units as in the table."""
         from plotly.subplots import make_subplots
 
-        curves = self.book.curves
+        curves = self.history.curves
         names = [name for name in CURVES if name in curves.names]
         height = max(1, len(names))
         figure = make_subplots(rows=height, cols=1, shared_xaxes=True, subplot_titles=names)
         for row, name in enumerate(names, 1):
             for line in curves.get_curves(name):
-                host = self._get_host(self.book.ranks[line.rank][0]) or "node"
+                host = self._get_host(self.history.ranks[line.rank][0]) or "node"
                 label = host if name in ("disk", "network") else f"rank {line.rank}"
                 figure.add_scatter(x=line.steps, y=line.values, name=label, legendgroup=label, row=row, col=1)
         return figure.update_layout(height=120 * height + 90, hovermode="x")
 
     def _get_host(self, sample: ResourceSample) -> str:
-        return self.book.nodes.get(sample.node, NodeHardware()).host
+        return self.history.nodes.get(sample.node, NodeHardware()).host
 
 
-def make_resources(book: ResourceHistory, *, running: bool) -> Resources:
+def make_resources(history: ResourceHistory, *, running: bool) -> Resources:
     """Return the newest usage and the curves for a page, with the current problems if the job is ``running``."""
-    points = max(_MIN_POINTS, min(_MAX_POINTS, _MAX_TOTAL_POINTS // max(1, len(book.ranks))))
+    points = max(_MIN_POINTS, min(_MAX_POINTS, _MAX_TOTAL_POINTS // max(1, len(history.ranks))))
     return Resources(
-        samples=tuple(sample for _, sample in sorted(book.samples.items())),
-        about=dict(book.nodes),
-        marks=tuple(book.find_problems()) if running else (),
+        samples=tuple(sample for _, sample in sorted(history.samples.items())),
+        about=dict(history.nodes),
+        marks=tuple(history.find_problems()) if running else (),
         strips={
-            name: tuple(map(_round, book.curves.get_curves(name, points)))
+            name: tuple(map(_round, history.curves.get_curves(name, points)))
             for name in CURVES
-            if name in book.curves.names
+            if name in history.curves.names
         },
     )
 

@@ -29,8 +29,8 @@ _NOTE = (
 class StudyInfo:
     """The data of a study other than its points: ``done`` of ``size`` points were measured in ``seconds``.
 
-    ``problem`` is the reason why the study was interrupted, or "" if it was not. ``stragglers`` has the straggler by
-    backend and number of processes.
+    ``problem`` is the reason why the study was interrupted, or "" if it was not. ``stragglers`` maps a backend
+    and a number of processes to the straggler.
     """
 
     id: str
@@ -145,7 +145,7 @@ class ScalingView(table.Display, Scaling):
     def table(self) -> pd.DataFrame:
         """A DataFrame with one row per backend and number of processes. Times are in seconds.
 
-        ``efficiency`` is missing if the runs are not comparable; ``not_comparable`` has the reason.
+        ``efficiency`` is missing if the runs are not comparable; ``not_comparable`` is the reason.
         """
         import pandas as pd
 

@@ -22,7 +22,7 @@ _MAX_THREADS = 6
 
 @dataclass(frozen=True, slots=True)
 class StackGroup:
-    """Ranks whose main threads are at the same line, which ``at`` describes; ``frames`` has the newest call first.
+    """Ranks whose main threads are at the same line, which ``at`` describes; ``frames`` starts with the newest call.
 
     ``threads`` are the other threads of the first rank; ``processes`` are all ranks of the group, without threads.
     """
@@ -39,7 +39,7 @@ class StackGroup:
 class JobStacks:
     """The stack traces of all ranks at one time, the groups with the fewest ranks first.
 
-    ``why`` is as in ``core.stacks.StackSnapshot``, ``sentence`` says where the ranks are. ``missing`` has the reason
+    ``why`` is as in ``core.stacks.StackSnapshot``, ``sentence`` says where the ranks are. ``missing`` is the reason
     for each rank that sent none. ``explanation`` is why the ranks wait and what to do, or "" if it is unknown.
     """
 

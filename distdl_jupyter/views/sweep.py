@@ -20,7 +20,7 @@ SWEEP_MIME = "application/vnd.distdl.sweep+json"
 
 @dataclass(frozen=True, slots=True)
 class SweepPanel:
-    """A sweep so far: ``trials`` from best to worst; ``best`` is the number of the best trial, or None.
+    """A sweep so far, with ``trials`` from best to worst. ``best`` is the number of the best trial, or None.
 
     ``done`` of ``size`` trials have ended. ``processes`` is the suggested number for a run with the best values, which
     ``code`` sets. ``problem`` is the reason why the sweep does not continue, and ``remedy`` the fix.
@@ -73,7 +73,7 @@ def _list_settings(study: Study) -> tuple[str, ...]:
 
 
 class SweepTable(table.Display, list[Trial]):
-    """Trials, the best first, displayed as a table; ``to_pandas()`` has a row for each."""
+    """Trials, the best first, displayed as a table; ``to_pandas()`` returns a row for each."""
 
     def __init__(self, study: Study) -> None:
         super().__init__(study.sort_trials())

@@ -47,7 +47,8 @@ def test_a_step_that_starts_over_with_each_epoch_continues_everywhere():
     assert loss.trail[-1][1] < 1.5
     band = JobReader(job.folder, curves=True)
     band.catch_up()
-    assert (band.book.get_band("loss").last_step, band.book.get_band("loss").last) == (149, pytest.approx(loss.mean))
+    shown = band.curves.get_band("loss")
+    assert (shown.last_step, shown.last) == (149, pytest.approx(loss.mean))
 
 
 def test_steps_that_are_logged_again_after_a_restart_replace_the_ones_before():
@@ -145,7 +146,7 @@ def ends(job, metric):
     """The newest value of the metric as text, and the value at the end of its curve."""
     reader = JobReader(job.folder, curves=True)
     reader.catch_up()
-    shown = curve.make_curve(reader.book, metric)
+    shown = curve.make_curve(reader.curves, metric)
     picker = next(one.value for one in curve.list_metrics(reader.view) if one.name == metric)
     return {picker, shown.value, humanize.number(shown.band.rows[-1].mean)}
 

@@ -8,7 +8,7 @@ import pytest
 from distdl_jupyter.core import checkpoints
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.options import parse_keep_rule
-from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.series import MetricStore
 from distdl_jupyter.core.store import JobFolder
 
 
@@ -22,7 +22,7 @@ def job(tmp_path):
 @pytest.fixture
 def book():
     """Steps 0 to 99, one a second from t=1000; the loss falls, the accuracy rises."""
-    made = SeriesBook()
+    made = MetricStore()
     for step in range(100):
         for rank in (0, 1):
             values = {"loss": 1 - step / 100 + rank / 10, "accuracy": step / 100}
@@ -38,7 +38,7 @@ def write(folder, name, content=b"x" * 9000, at=2000.0):
 
 
 def paths(folder, book=None):
-    return [one.path for one in checkpoints.find_all(folder, book or SeriesBook())]
+    return [one.path for one in checkpoints.find_all(folder, book or MetricStore())]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_files_written_in_parts_are_one_checkpoint(job):
         write(job, name)
     for name in ("tf/ckpt-3.index", "tf/ckpt-3.data-00000-of-00001", "tf/checkpoint"):
         write(job, name, b"abc")
-    found = {one.path: one for one in checkpoints.find_all(job, SeriesBook())}
+    found = {one.path: one for one in checkpoints.find_all(job, MetricStore())}
     assert sorted(found) == ["checkpoint-50", "dcp", "global_step20", "tf/ckpt-3"]
     assert (found["dcp"].files, found["dcp"].size) == (3, 15)
     assert found["checkpoint-50"].files == 3
@@ -136,7 +136,7 @@ def test_a_copy_is_the_newest_one_there_under_all_names_of_the_newest(job, tmp_p
     write(job, "latest", b"step-30.pt\n")
     write(job, "vocabulary.txt", b"a b c")
     (job.checkpoints / "newest").symlink_to("step-30.pt")
-    known = checkpoints.find_all(job, SeriesBook())
+    known = checkpoints.find_all(job, MetricStore())
     target = tmp_path / "new"
     checkpoints.copy(checkpoints.choose(known, step=20), target, shutil.copy2)
     assert sorted(one.name for one in target.iterdir()) == [
@@ -156,7 +156,7 @@ def test_a_folder_of_parts_is_copied_with_the_file_that_names_it(job, tmp_path):
     for step in (1, 2):
         write(job, f"global_step{step}/mp_rank_00_model_states.pt", str(step).encode())
     write(job, "latest", b"global_step2")
-    known = checkpoints.find_all(job, SeriesBook())
+    known = checkpoints.find_all(job, MetricStore())
     checkpoints.copy(checkpoints.choose(known, step=1), tmp_path / "new", shutil.copy2)
     assert (tmp_path / "new" / "latest").read_text() == "global_step1"
     assert [one.name for one in (tmp_path / "new").iterdir() if one.is_dir()] == ["global_step1"]
@@ -225,7 +225,7 @@ def test_deleting_a_folder_leaves_what_its_links_lead_to(job, tmp_path):
     (tmp_path / "data" / "precious").write_text("x")
     write(job, "checkpoint-1/config.json", b"{}")
     (job.checkpoints / "checkpoint-1" / "data").symlink_to(tmp_path / "data")
-    (one,) = checkpoints.find_all(job, SeriesBook())
+    (one,) = checkpoints.find_all(job, MetricStore())
     checkpoints.remove(one)
     assert (tmp_path / "data" / "precious").exists()
     assert paths(job) == []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core.series import SeriesBook, SourceJob, build_figure
+from distdl_jupyter.core.series import MetricStore, SourceJob, build_figure
 from tests.selection import few_or_all
 
 POINTS = st.lists(
@@ -18,7 +18,7 @@ POINTS = st.lists(
 
 
 def book_of(points, name="loss"):
-    book = SeriesBook()
+    book = MetricStore()
     for rank, step, value in points:
         book.apply({"type": "metric", "t": 1.8e9 + step % 1000, "rank": rank, "step": step, "values": {name: value}})
     return book
@@ -60,7 +60,8 @@ def test_values_that_are_not_finite_are_gaps_and_a_note():
     book = book_of([(0, 1.0, 1.0), (0, 2.0, math.nan), (1, 2.0, math.inf), (0, 3.0, 1.0), (1, 3.0, 2.0)])
     made = build_figure(book, "loss")
     assert named(made, "mean of 2")["y"] == [1.0, None, 1.5]
-    assert [note["text"] for note in made["layout"]["annotations"]] == ["nan and inf on ranks 0 and 1 from step 2 on"]
+    (note,) = made["layout"]["annotations"]
+    assert note["text"] == "nan and inf on ranks 0 and 1 from step 2 onwards"
 
 
 def test_a_users_name_is_no_markup():
@@ -72,7 +73,7 @@ def test_a_users_name_is_no_markup():
 
 def test_a_single_spike_among_many_points_is_drawn():
     """Whatever is thinned out, the extrema of every bucket are in the figure."""
-    book, steps = SeriesBook(), few_or_all(100_000, 1_000_000)
+    book, steps = MetricStore(), few_or_all(100_000, 1_000_000)
     low, high = steps * 12_345 // 100_000, steps * 87_654 // 100_000
     apply, event = book.apply, {"type": "metric", "t": 1.8e9, "rank": 0}
     for step in range(steps):

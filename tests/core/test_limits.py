@@ -46,6 +46,13 @@ def test_shortage_is_told_with_its_remedy(room, level, says):
     (short,) = limits.find_shortages(600, room)
     assert (short.level, short.message) == (level, says)
     assert short.remedy.endswith(".")
+    assert "limit of" not in short.remedy
+    assert "out of memory" not in short.remedy
+
+
+def test_one_process_needs_and_several_need():
+    (short,) = limits.find_shortages(1, {"files": 1})
+    assert short.message == "1 process needs about 2 open files, but only 1 are available"
 
 
 def test_room_that_is_enough_or_unlimited_is_no_shortage():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.humanize import MAX_LINE_LENGTH, printable, styled
-from distdl_jupyter.core.log import LogBook
+from distdl_jupyter.core.log import FoldedLog
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
 
@@ -39,7 +39,7 @@ EVENTS = st.lists(
 
 def fold(events, process_count=0):
     """Return the log of a whole sequence of events."""
-    book = LogBook(process_count)
+    book = FoldedLog(process_count)
     for event in events:
         book.apply(event)
     return book
@@ -61,15 +61,15 @@ class Mirror:
     """What a view holds that only appends and replaces."""
 
     def __init__(self):
-        self.rows, self.open, self.mark = {}, [], 0
+        self.rows, self.open, self.revision = {}, [], 0
 
     def take(self, book, most=None):
         """Take the next changes; return how many are left."""
-        changed, self.mark, more = book.get_changes(self.mark, most)
+        changed, self.revision, more = book.get_changes(self.revision, most)
         assert len(changed) == (most if more else len(changed))
         self.rows.update((row.n, content(row)) for row in changed)
-        self.rows = {n: row for n, row in self.rows.items() if n >= book.first}
-        self.open = [content(row) for row in book.open]
+        self.rows = {n: row for n, row in self.rows.items() if n >= book.first_number}
+        self.open = [content(row) for row in book.open_rows]
         return more
 
 
@@ -98,7 +98,7 @@ def test_every_line_is_in_exactly_one_row(events):
 
 @given(EVENTS, st.lists(st.integers(0, 40), max_size=5), st.integers(1, 10), st.integers(1, 4))
 def test_a_view_that_takes_a_few_rows_at_a_time_ends_up_equal(events, looks, tail, most):
-    book, mirror = LogBook(3, tail=tail), Mirror()
+    book, mirror = FoldedLog(3, tail=tail), Mirror()
     for number, event in enumerate(events):
         if number in looks:
             mirror.take(book, most)
@@ -106,13 +106,13 @@ def test_a_view_that_takes_a_few_rows_at_a_time_ends_up_equal(events, looks, tai
     while mirror.take(book, most):
         pass
     assert [mirror.rows[n] for n in sorted(mirror.rows)] == [content(row) for row in book.rows]
-    assert mirror.mark == book.mark
-    assert book.get_changes(book.mark) == ([], book.mark, 0)
+    assert mirror.revision == book.revision
+    assert book.get_changes(book.revision) == ([], book.revision, 0)
 
 
 @given(EVENTS, st.integers(1, 30), st.integers(0, 60), st.integers(0, 60))
 def test_rows_can_be_asked_for_by_number(events, tail, first, before):
-    book = LogBook(3, tail=tail)
+    book = FoldedLog(3, tail=tail)
     for event in events:
         book.apply(event)
     assert book.get_rows(first, before) == [row for row in book.rows if first <= row.n < before]
@@ -156,15 +156,15 @@ def test_a_rank_on_its_own_reads_in_the_order_it_printed():
 
 
 def test_a_redrawn_line_is_open_until_it_ends():
-    book, view = LogBook(1), view_of([], 1)
+    book, view = FoldedLog(1), view_of([], 1)
     for n in (1, 40, 743):
         book.apply(log(f"{n}/1200", stream="err", redraws=n))
     assert not book.rows
-    assert [(row.text, row.redraws) for row in book.open] == [("743/1200", 743)]
+    assert [(row.text, row.redraws) for row in book.open_rows] == [("743/1200", 743)]
     for event in (log("epoch 1"), log("1200/1200", stream="err", redraws=1200, closed=True)):
         book.apply(event)
         view.apply(event)
-    assert not book.open
+    assert not book.open_rows
     assert [(row.text, row.redraws) for row in book.rows] == [("epoch 1", 0), ("1200/1200", 1200)]
     assert (view.lines, view.ranks[0].lines, view.ranks[0].error_lines) == (2, 2, 0)
 
@@ -175,7 +175,7 @@ def test_a_prompt_without_newline_that_ended_folds_as_a_line():
 
 
 def test_the_tail_is_bounded_and_the_counts_are_not():
-    book, mirror, view = LogBook(2), Mirror(), view_of([], 2)
+    book, mirror, view = FoldedLog(2), Mirror(), view_of([], 2)
     for number in range(300):
         event = log("\n".join(f"line {number} {k}" for k in range(100)), number % 2, t=number / 100)
         book.apply(event)
@@ -185,7 +185,7 @@ def test_the_tail_is_bounded_and_the_counts_are_not():
     mirror.take(book)
     assert len(book.rows) == len(mirror.rows) == 5000
     assert (view.lines, [rank.lines for rank in view.ranks]) == (30_000, [15_000, 15_000])
-    assert book.first == 25_000
+    assert book.first_number == 25_000
 
 
 def test_escape_sequences_go_and_text_stays():
@@ -253,4 +253,4 @@ def test_with_its_styles_a_line_is_the_same(text):
 def test_rows_and_open_lines_have_styles():
     book = fold([log(f"{ESC}[32mgood{ESC}[0m news"), log(f"{ESC}[31m10%", redraws=3), log("plain")])
     assert [row.styles for row in book.rows] == [((0, 4, "32"),), ()]
-    assert [row.styles for row in book.open] == [((0, 3, "31"),)]
+    assert [row.styles for row in book.open_rows] == [((0, 3, "31"),)]

@@ -72,10 +72,10 @@ def printed(rows):
 
 @given(STORIES, st.lists(st.integers(1, 60), max_size=4), st.integers(1, 7), st.integers(1, 9))
 def test_a_log_is_whole_and_each_line_once_however_it_is_read(tmp_path_factory, story, cuts, kept, most):
-    """With steps, skips and pieces of a few hundred bytes all of it happens in logs of a few lines."""
+    """With steps, skips and chunks of a few hundred bytes all of it happens in logs of a few lines."""
     path = tmp_path_factory.mktemp("log") / "log.jsonl"
     with pytest.MonkeyPatch.context() as patch:
-        small(patch, PIECE_BYTES=300, MAX_BACKLOG_BYTES=700, MAX_UNREAD_BYTES=900)
+        small(patch, CHUNK_BYTES=300, MAX_BACKLOG_BYTES=700, MAX_UNREAD_BYTES=900)
         window, view = LogWindow(path, 3, kept), JobView.from_spec(JOB)
         for cut in [*sorted(cuts), len(story)]:
             write(path, story[:cut])
@@ -90,8 +90,8 @@ def test_a_log_is_whole_and_each_line_once_however_it_is_read(tmp_path_factory, 
 
 def everything(window, most):
     """All rows as a page gets them that scrolls up to the top."""
-    rows = list(window.book.rows)
-    n = window.book.first
+    rows = list(window.log.rows)
+    n = window.log.first_number
     for _ in range(10_000):
         older = window.read_rows_before(n, most)
         if not older:
@@ -121,9 +121,9 @@ def test_a_reader_that_is_far_behind_goes_on_at_the_end_and_reads_little(tmp_pat
         pass
     assert sum(read) < 2 * 2**20
     assert view.lines == 200_000
-    assert window.book.rows[-1].text == f"{499:099d}"
-    assert not window.book.has_mark(5), "a mark of a book that began elsewhere"
-    assert window.book.has_mark(window.book.mark)
-    assert window.book.mark < 2**53
-    older = window.read_rows_before(window.book.first, 10)
-    assert [row.n for row in older] == list(range(window.book.first - 10, window.book.first))
+    assert window.log.rows[-1].text == f"{499:099d}"
+    assert not window.log.has_revision(5), "a revision of a log that began elsewhere"
+    assert window.log.has_revision(window.log.revision)
+    assert window.log.revision < 2**53
+    older = window.read_rows_before(window.log.first_number, 10)
+    assert [row.n for row in older] == list(range(window.log.first_number - 10, window.log.first_number))

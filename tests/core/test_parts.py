@@ -172,12 +172,12 @@ def test_last_lines_reach_back_over_what_was_left_out(long, rank):
 def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, monkeypatch):
     import distdl_jupyter.core.log as under_test
 
-    for name, n in {"MAX_UNREAD_BYTES": 2000, "MAX_BACKLOG_BYTES": 1000, "PIECE_BYTES": 1500}.items():
+    for name, n in {"MAX_UNREAD_BYTES": 2000, "MAX_BACKLOG_BYTES": 1000, "CHUNK_BYTES": 1500}.items():
         monkeypatch.setattr(under_test, name, n)
     window, view = LogWindow(long.folder.log, 2, 20), JobView.from_spec(SPEC)
     while window.read_more(view):
         pass
-    rows = window.read_rows_before(window.book.next, 10_000)
+    rows = window.read_rows_before(window.log.next_number, 10_000)
     while earlier := window.read_rows_before(rows[0].n, 7):
         assert earlier[-1].n < rows[0].n
         rows[:0] = earlier
@@ -195,7 +195,7 @@ def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, mon
 def test_window_that_was_there_all_the_time_shows_each_row_under_its_number(tmp_path, monkeypatch, behind):
     import distdl_jupyter.core.log as under_test
 
-    for name, n in {"MAX_UNREAD_BYTES": 2000, "MAX_BACKLOG_BYTES": behind, "PIECE_BYTES": 1500}.items():
+    for name, n in {"MAX_UNREAD_BYTES": 2000, "MAX_BACKLOG_BYTES": behind, "CHUNK_BYTES": 1500}.items():
         monkeypatch.setattr(under_test, name, n)
     made = Writing(tmp_path)
     window, view, seen = LogWindow(made.folder.log, 2, 20), JobView.from_spec(SPEC), {}
@@ -204,14 +204,14 @@ def test_window_that_was_there_all_the_time_shows_each_row_under_its_number(tmp_
         if seed % 7 == 6:
             made.part()
         while window.read_more(view):
-            seen |= {row.n: row.text for row in window.book.rows}
-    rows = window.read_rows_before(window.book.next, 10_000)
+            seen |= {row.n: row.text for row in window.log.rows}
+    rows = window.read_rows_before(window.log.next_number, 10_000)
     while earlier := window.read_rows_before(rows[0].n, 7):
         rows[:0] = earlier
     texts = [row.text for row in rows if not row.text.startswith("…")]
     assert texts == [text for _, text in made.lines[:49] + made.lines[196:]]
     begin = logfile.find_deleted_range(made.folder.log)[1]
-    assert len(window._pieces) < 2 * (made.writer.log.size - begin + 20_000) // 1500
+    assert len(window._chunks) < 2 * (made.writer.log.size - begin + 20_000) // 1500
     assert {row.n for row in rows[50:]} & seen.keys()
     assert all(seen.get(row.n, row.text) == row.text for row in rows[50:])
     assert [row.n for row in rows] == sorted({row.n for row in rows})
@@ -228,6 +228,6 @@ def test_reader_that_began_before_parts_came_counts_each_line_and_each_point_onc
         made.some(seed)
     assert logfile.find_deleted_range(made.folder.log)[1] > reader.window.cursor
     reader.catch_up()
-    assert reader.book.count_points("loss") == made.steps == reader.view.metrics["loss"].count
+    assert reader.curves.count_points("loss") == made.steps == reader.view.metrics["loss"].count
     assert reader.view.to_json() == made.view.to_json()
     assert reader.view.lines == made.view.lines

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.logfile import EventWriter
-from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.series import MetricStore
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
@@ -33,7 +33,7 @@ def attempts(*runs):
 
 
 def book_of(events):
-    book = SeriesBook()
+    book = MetricStore()
     for event in events:
         book.apply(event)
     return book
@@ -136,7 +136,7 @@ def test_curves_are_the_same_whether_read_at_once_or_while_the_job_goes_on(tmp_p
     write([metric(0, 8, 108.0), metric(0, 9, 109.0)])
     late.catch_up()
     writer.close()
-    steps = [(row.step, row.mean) for row in late.book.get_band("loss").rows]
+    steps = [(row.step, row.mean) for row in late.curves.get_band("loss").rows]
     assert steps == [(step, step if step < 5 else 100 + step) for step in range(10)]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core import series
-from distdl_jupyter.core.series import MAX_METRICS, MAX_STEP, Mark, SeriesBook
+from distdl_jupyter.core.series import MAX_METRICS, MAX_STEP, MetricStore, NonFiniteMarker
 
 STEPS = st.one_of(st.integers(-5_000, 50_000).map(float), st.floats(-1e6, 1e6), st.floats(-MAX_STEP, MAX_STEP))
 VALUES = st.one_of(st.floats(-1e3, 1e3), st.floats(-1e300, 1e300), st.sampled_from([math.nan, math.inf, -math.inf]))
@@ -19,7 +19,7 @@ def metric(rank, step, value, t=0.0, name="loss"):
 
 
 def book_of(points):
-    book = SeriesBook()
+    book = MetricStore()
     for rank, step, value in points:
         book.apply(metric(rank, step, value, t=1000.0 + rank))
     return book
@@ -132,7 +132,7 @@ def test_not_finite_values_are_gaps_with_marks():
     book = book_of(points)
     band = book.get_band("loss")
     assert [row.mean for row in band.rows] == [1.0, 1.0, None, 1.0, None, 1.0]
-    assert band.marks == [Mark(2.0, ("nan",), (0,)), Mark(4.0, ("-inf",), (1,))]
+    assert band.marks == [NonFiniteMarker(2.0, ("nan",), (0,)), NonFiniteMarker(4.0, ("-inf",), (1,))]
     first, second = book.get_curves("loss")
     assert first.values == [1.0, 1.0, None, 1.0, 1.0, 1.0]
     assert second.values == [1.0, 1.0, 1.0, 1.0, None, 1.0]
@@ -176,7 +176,7 @@ def test_malformed_events_change_nothing():
 
 
 def test_names_keep_their_order_and_are_bounded():
-    book = SeriesBook()
+    book = MetricStore()
     for name in ("loss", "accuracy", "lr", "loss"):
         book.apply(metric(0, 0, 1.0, name=name))
     assert book.names == ["loss", "accuracy", "lr"]
@@ -187,7 +187,7 @@ def test_names_keep_their_order_and_are_bounded():
 
 @given(POINTS, st.integers(0, 60))
 def test_reading_in_between_changes_nothing(points, cut):
-    whole, parts = book_of(points), SeriesBook()
+    whole, parts = book_of(points), MetricStore()
     for number, (rank, step, value) in enumerate(points):
         if number == cut:
             readable(parts)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core.failure import RankView, find_first_failure, is_echo
+from distdl_jupyter.core.failure import RankView, find_first_failure, is_lost_peer_error
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State, can_follow
 from distdl_jupyter.core.view import JobView
@@ -90,7 +90,7 @@ def rank(number, *, error=None, at=None, code=None, signal=None, ended=None, evi
     return one
 
 
-ECHO = ("HorovodInternalError", "ncclCommAbort")
+LOST_PEER = ("HorovodInternalError", "ncclCommAbort")
 
 
 def test_the_earliest_failure_is_the_cause():
@@ -100,8 +100,8 @@ def test_the_earliest_failure_is_the_cause():
     assert failure.others == [{"rank": 0, "what": "KeyError: 'b'", "after": 1.0}]
 
 
-def test_a_silent_death_comes_before_the_echoes_that_were_heard_earlier():
-    ranks = [rank(0, error=ECHO, at=1.0, ended=1.1, code=1), rank(1, signal="KILL", ended=1.05)]
+def test_a_silent_death_comes_before_earlier_lost_peer_errors():
+    ranks = [rank(0, error=LOST_PEER, at=1.0, ended=1.1, code=1), rank(1, signal="KILL", ended=1.05)]
     assert find_first_failure(ranks).rank == 1
     assert find_first_failure(ranks).what == "ended by SIGKILL"
 
@@ -114,7 +114,7 @@ def test_a_rank_that_was_stopped_is_never_the_cause():
 def test_a_rank_that_is_lost_with_its_node_is_the_cause_whatever_the_others_said_before():
     lost = rank(1, ended=11.0, evidence="No response from node-b for 10 s.")
     lost.host = "node-b"
-    failure = find_first_failure([rank(0, error=ECHO, at=3.0, ended=3.1, code=1), lost])
+    failure = find_first_failure([rank(0, error=LOST_PEER, at=3.0, ended=3.1, code=1), lost])
     assert (failure.rank, failure.kind, failure.what) == (1, "lost", "lost with node-b")
     assert failure.evidence == "No response from node-b for 10 s."
 
@@ -123,8 +123,8 @@ def test_an_error_before_the_loss_of_a_node_stays_the_cause():
     assert find_first_failure([rank(0, error=("KeyError", "'a'"), at=3.0), rank(1, ended=11.0)]).rank == 0
 
 
-def test_echoes_alone_still_are_a_failure():
-    assert find_first_failure([rank(0, error=ECHO, at=1.0)]).rank == 0
+def test_lost_peer_errors_alone_still_are_a_failure():
+    assert find_first_failure([rank(0, error=LOST_PEER, at=1.0)]).rank == 0
 
 
 def test_no_failure_without_a_failed_rank():
@@ -134,10 +134,10 @@ def test_no_failure_without_a_failed_rank():
 
 
 def test_a_rank_that_ends_with_code_0_and_without_its_result_has_failed():
-    ranks = [rank(0, error=ECHO, at=1.0, ended=1.1, code=1), rank(1, ended=1.05, code=0)]
+    ranks = [rank(0, error=LOST_PEER, at=1.0, ended=1.1, code=1), rank(1, ended=1.05, code=0)]
     failure = find_first_failure(ranks)
     assert (failure.rank, failure.kind) == (1, "exit")
-    assert failure.what == "ended with code 0 before its code was finished"
+    assert failure.what == "exited with code 0 before the training code finished"
     assert "os._exit()" in failure.evidence
     assert [other["rank"] for other in failure.others] == [0]
 
@@ -151,7 +151,7 @@ def finished(number, at, step=None):
 
 
 def waiting(number, at, step=None, values=()):
-    one = rank(number, error=ECHO, at=at)
+    one = rank(number, error=LOST_PEER, at=at)
     one.error["values"], one.last_step, one.result_time = list(values), step, at
     return one
 
@@ -160,7 +160,7 @@ def test_a_rank_that_finished_while_another_still_stepped_is_told_with_both_step
     failure = find_first_failure([waiting(0, 25.0, step=4), finished(1, 10.0, step=3)])
     assert failure.kind == "unequal"
     assert failure.what == (
-        "Rank 1 had finished (step 3) while rank 0 was in step 4: the ranks made different numbers of steps"
+        "Rank 1 had finished (step 3) while rank 0 was at step 4: the ranks ran different numbers of steps"
     )
     assert failure.others == []
     assert all(word in failure.evidence for word in ("drop_last", "DistributedSampler", "hvd.join()", "model.join()"))
@@ -168,7 +168,7 @@ def test_a_rank_that_finished_while_another_still_stepped_is_told_with_both_step
 
 def test_the_loop_variable_of_the_waiting_rank_says_its_step():
     failure = find_first_failure([waiting(0, 25.0, step=3, values=[["step", "4"]]), finished(1, 10.0, step=3)])
-    assert "while rank 0 was in step 4: the ranks made different numbers of steps" in failure.what
+    assert "while rank 0 was at step 4: the ranks ran different numbers of steps" in failure.what
 
 
 @pytest.mark.parametrize(("last", "step"), [(3, 3), (None, None), (None, 4), (4, 3)])
@@ -177,13 +177,13 @@ def test_different_steps_are_not_claimed_where_nothing_says_so(last, step):
     failure = find_first_failure([waiting(0, 10.2, step=step, values=values), finished(1, 10.0, step=last)])
     shown = f" (step {last})" if last else ""
     assert failure.what == (
-        f"Rank 1 had finished{shown} while rank 0 was still waiting for it: the ranks did not make the "
+        f"Rank 1 had finished{shown} while rank 0 was still waiting for it: the ranks did not run the "
         "same steps or collective calls"
     )
     assert "same shape" in failure.evidence
 
 
-def test_a_rank_that_finishes_after_an_echo_is_not_its_cause():
+def test_a_rank_that_finishes_after_a_lost_peer_error_is_not_its_cause():
     assert find_first_failure([waiting(0, 10.0), finished(1, 10.5)]).kind == "exception"
 
 
@@ -197,7 +197,7 @@ def test_a_rank_that_delivered_its_result_never_ended_because_of_another():
 
 
 @pytest.mark.parametrize(
-    ("type_", "message", "echo"),
+    ("type_", "message", "expected"),
     [
         ("RuntimeError", "[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242", True),
         ("RuntimeError", "Connection reset by peer", True),
@@ -214,8 +214,8 @@ def test_a_rank_that_delivered_its_result_never_ended_because_of_another():
         ("ValueError", "shapes (3, 4) and (5,) do not match", False),
     ],
 )
-def test_messages_of_lost_peers_are_echoes_and_no_others(type_, message, echo):
-    assert is_echo({"type": type_, "message": message}) is echo
+def test_messages_of_lost_peers_and_no_others(type_, message, expected):
+    assert is_lost_peer_error({"type": type_, "message": message}) is expected
 
 
 def test_a_canceled_job_has_no_failure():

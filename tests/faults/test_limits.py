@@ -50,7 +50,7 @@ print(json.dumps({"refused": refused, "ended": ended, "after": after, "known": l
 """
 
 _FILES = "The process has reached its limit of open files. Raise it with 'ulimit -n'."
-_PROCESSES = "Your user has reached its process limit. Wait for processes to exit, or raise the limit with 'ulimit -u'."
+_PROCESSES = "Wait for other processes to exit, or raise the limit with 'ulimit -u'."
 _CAN = "+dac_override,+dac_read_search"
 
 

@@ -286,7 +286,7 @@ def test_hostile_names(server, injected):
         assert answer.status_code == 200, (path, answer.text)
         json.loads(answer.text)
     reading = PageReader(job.folder)
-    page = saved.render_html(reading.catch_up(), reading.book, reading.log, job.spec)
+    page = saved.render_html(reading.catch_up(), reading.curves, reading.log, job.spec)
     assert "<script>window" not in page
     assert "<img src=x" not in page
     for arguments in (("show", job.id), ("ls",), ("logs", job.id)):

@@ -132,7 +132,7 @@ def test_a_rank_that_leaves_with_code_0_before_its_end(backend):
     job = jobs.start(backend, leaves_early, (backend, victim), max_restarts=1 if backend == "plain" else 0)
     with pytest.raises(JobFailed) as caught:
         job.result(timeout=120)
-    failed_first(job, caught.value, victim, "ended with code 0 before its code was finished")
+    failed_first(job, caught.value, victim, "exited with code 0 before the training code finished")
     assert "os._exit()" in str(caught.value)
     assert "the last words" in str(caught.value)
     assert caught.value.exit_code == 0
@@ -165,8 +165,8 @@ def test_ranks_that_make_different_numbers_of_steps(backend):
     job = jobs.start(backend, uneven)
     with pytest.raises(JobFailed) as caught:
         job.result(timeout=120)
-    said = re.match(r"Rank 1 had finished \(step 3\) while rank 0 was in step 4: "
-                    r"the ranks made different numbers of steps\. ", str(caught.value))  # fmt: skip
+    said = re.match(r"Rank 1 had finished \(step 3\) while rank 0 was at step 4: "
+                    r"the ranks ran different numbers of steps\. ", str(caught.value))  # fmt: skip
     assert said, str(caught.value)
     assert all(word in str(caught.value) for word in ("drop_last", "DistributedSampler", "hvd.join()", "model.join()"))
     assert "because of" not in str(caught.value)

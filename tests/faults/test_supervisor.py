@@ -11,8 +11,8 @@ import pytest
 
 from distdl_jupyter import JobFailed, attach, submit
 from distdl_jupyter.core.humanize import short_id
-from distdl_jupyter.core.log import LogBook
-from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.log import FoldedLog
+from distdl_jupyter.core.series import MetricStore
 from distdl_jupyter.core.state import State
 from distdl_jupyter.html import job as saved
 from distdl_jupyter.jobs import client
@@ -126,8 +126,8 @@ def test_every_display_of_a_lost_job_ends_with_the_command_that_starts_it_again(
     assert view.reason in shown
     assert view.reason in repr(client.jobs())
     assert view.reason in html.unescape(client.jobs()._repr_html_())
-    assert view.reason in saved.render_text(view, SeriesBook(), job.spec)
-    assert view.reason in html.unescape(saved.render_html(view, SeriesBook(), LogBook(1), job.spec))
+    assert view.reason in saved.render_text(view, MetricStore(), job.spec)
+    assert view.reason in html.unescape(saved.render_html(view, MetricStore(), FoldedLog(1), job.spec))
     with pytest.raises(JobFailed) as caught:
         job.result()
     assert (caught.value.code, str(caught.value).endswith(command)) == ("supervisor-killed", True)

@@ -7,12 +7,12 @@ import xml.etree.ElementTree as ET
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.series import MetricStore
 from distdl_jupyter.html.curve import WIDTH, _find_axis_range, draw_svg, thin_rows
 
 
 def band_of(points, name="loss"):
-    book = SeriesBook()
+    book = MetricStore()
     for rank, step, value in points:
         book.apply({"type": "metric", "t": 1.0, "rank": rank, "step": step, "values": {name: value}})
     return book.get_band(name)

@@ -274,7 +274,7 @@ def test_twenty_pages_read_a_job_once(quick, story, monkeypatch):
 def test_pages_of_a_flood_are_told_the_newest_lines_and_every_metric(quick, monkeypatch):
     """A reader that falls behind skips lines, never states or metrics; what it skipped can be asked for."""
     monkeypatch.setattr(job_log, "MAX_BACKLOG_BYTES", 32 * 1024)
-    monkeypatch.setattr(job_log, "PIECE_BYTES", 16 * 1024)
+    monkeypatch.setattr(job_log, "CHUNK_BYTES", 16 * 1024)
     flood = recorded.begin(60)
     flood.set_up()
     with listening(quick.url, job=everything(flood.id)) as page:
@@ -301,7 +301,7 @@ def test_pages_of_a_flood_are_told_the_newest_lines_and_every_metric(quick, monk
 def test_the_last_lines_of_a_flood_are_told_although_the_job_has_ended_before_they_are_read(quick, monkeypatch):
     """The end is read before the log: nobody may take it for the end of the log."""
     monkeypatch.setattr(live, "_POLL_SECONDS", 0.0)
-    monkeypatch.setattr(job_log, "PIECE_BYTES", 64 * 1024)
+    monkeypatch.setattr(job_log, "CHUNK_BYTES", 64 * 1024)
     flood = recorded.begin(60)
     flood.set_up()
     with listening(quick.url, job=everything(flood.id)) as page:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core.redact import Redactor
-from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.series import MetricStore
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.jobs.results import read_metrics
@@ -169,7 +169,7 @@ def reported(recorder, step, **metrics):
 
 
 def folded(folder):
-    view, book = JobView.from_spec(SPEC), SeriesBook()
+    view, book = JobView.from_spec(SPEC), MetricStore()
     for event in events_of(folder):
         view.apply(event)
         book.apply(event)

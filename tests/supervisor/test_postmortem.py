@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from distdl_jupyter.core.failure import RankView, describe, is_echo
+from distdl_jupyter.core.failure import RankView, describe, is_lost_peer_error
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor import postmortem
@@ -62,12 +62,12 @@ def test_a_crash_is_placed_in_the_cell_as_an_exception_is(folder):
     ]
 
 
-def test_an_abort_tells_what_cpp_said_and_may_be_an_echo(folder):
+def test_an_abort_tells_what_cpp_said_and_may_be_a_lost_peer_error(folder):
     said = "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection closed by peer"
     say(folder, *said.split("\n"), *dump("Aborted").split("\n"))
     error = postmortem.explain_exit(folder, crashed("ABRT"))
     assert error["crash"] == "Aborted in Cell [3], line 3, in inner (Connection closed by peer)"
-    assert is_echo(error)
+    assert is_lost_peer_error(error)
 
 
 def test_an_abort_over_different_shapes_says_what_to_look_for(folder):

@@ -8,7 +8,7 @@ import pytest
 
 from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core.events import encode_number
-from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.series import MetricStore
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.supervisor import thinning
@@ -81,7 +81,7 @@ def test_the_first_value_that_is_not_finite_is_not_omitted(folder, clock):
         clock[0] += 0.002
         recorder.record_metric(0, step, {"loss": math.nan if step >= 7777 else 1.0})
     recorder.close()
-    book = SeriesBook()
+    book = MetricStore()
     for event in events_of(folder):
         book.apply(event)
     assert min(mark.step for mark in book.get_band("loss").marks) == 7777

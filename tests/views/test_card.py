@@ -109,8 +109,8 @@ def test_ranks_that_made_different_numbers_of_steps_blame_no_rank():
         {"type": "state", "state": "failed", "t": 26.0},
     )
     failure = make_failure_card(view)
-    conclusion = "the ranks made different numbers of steps"
-    said = f"Rank 1 had finished (step 3) while rank 0 was in step 4: {conclusion}"
+    conclusion = "the ranks ran different numbers of steps"
+    said = f"Rank 1 had finished (step 3) while rank 0 was at step 4: {conclusion}"
     assert (failure.rank, failure.what, failure.others) == (None, said, ())
     assert "drop_last=True" in failure.hint
     assert job_table.make_job_row(view, SPEC, 30.0).message == conclusion

@@ -2,7 +2,7 @@
 
 import math
 
-from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.series import MetricStore
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views import curve
@@ -13,7 +13,7 @@ from distdl_jupyter.views.wire import to_finite, to_json
 def reported(*values):
     """Return a view and the curves of a job of two ranks that report the same values."""
     view = JobView.from_spec(JobSpec(id="20261121-024912-k3f9x", name="digits", process_count_per_node=2))
-    book = SeriesBook()
+    book = MetricStore()
     for step, value in enumerate(values):
         for rank in range(2):
             event = {
@@ -48,4 +48,4 @@ def test_a_curve_in_words():
     assert curve.summarize("loss", reported(1.0, 3.0, 2.0)[1].get_band("loss")) == (
         "Curve of loss over 2 steps: from 1.50 to 2.50, lowest 1, highest 4"
     )
-    assert curve.summarize("loss", SeriesBook().get_band("loss")) == "Curve of loss: no values yet"
+    assert curve.summarize("loss", MetricStore().get_band("loss")) == "Curve of loss: no values yet"

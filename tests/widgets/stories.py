@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from distdl_jupyter.core.log import LogBook
-from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.log import FoldedLog
+from distdl_jupyter.core.series import MetricStore
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
 from tests.widgets.recorded import KINDS, SPEC, Recording, write
@@ -27,8 +27,8 @@ def spec_of(**changes: Any) -> JobSpec:
     return replace(SPEC, **{"id": "20261121-024912-k3f9", "created": BEGUN, **changes})
 
 
-def fold(spec: JobSpec, events: Iterable[Event]) -> tuple[JobView, SeriesBook, LogBook]:
-    view, book, log = JobView.from_spec(spec), SeriesBook(), LogBook(spec.process_count)
+def fold(spec: JobSpec, events: Iterable[Event]) -> tuple[JobView, MetricStore, FoldedLog]:
+    view, book, log = JobView.from_spec(spec), MetricStore(), FoldedLog(spec.process_count)
     for event in events:
         view.apply(event)
         book.apply(event)

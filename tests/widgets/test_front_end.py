@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.log import LogBook
+from distdl_jupyter.core.log import FoldedLog
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import PHASES, State
 from distdl_jupyter.core.view import JobView
@@ -113,7 +113,7 @@ LINE = st.tuples(st.integers(0, 2), st.sampled_from(["out", "err"]), st.sampled_
 
 @given(st.lists(st.lists(LINE, max_size=6), min_size=1, max_size=6))
 def test_a_page_that_takes_the_changes_shows_what_the_book_holds(node, batches):
-    book, view, messages, mark = LogBook(3, tail=8), JobView.from_spec(JOB), [], 0
+    book, view, messages, mark = FoldedLog(3, tail=8), JobView.from_spec(JOB), [], 0
     for number, batch in enumerate(batches):
         for rank, stream, text in batch:
             event = {"type": "log", "t": number * 1.0, "rank": rank, "stream": stream, "text": text}
@@ -121,7 +121,7 @@ def test_a_page_that_takes_the_changes_shows_what_the_book_holds(node, batches):
             view.apply(event)
         rows, mark, _ = book.get_changes(mark)
         messages.append(
-            {"rows": [_row(row) for row in rows], "open": [], "first": book.first, "total": view.lines,
+            {"rows": [_row(row) for row in rows], "open": [], "first": book.first_number, "total": view.lines,
              "errors": {str(rank.rank): rank.error_lines for rank in view.ranks}}
         )  # fmt: skip
     shown = node(

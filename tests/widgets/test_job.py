@@ -6,7 +6,7 @@ import ipywidgets
 import pytest
 
 from distdl_jupyter import attach, panel
-from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.series import MetricStore
 from distdl_jupyter.jobs import output
 from distdl_jupyter.jobs.reader import JobReader
 from tests.conftest import wait_for
@@ -110,7 +110,7 @@ def test_the_page_of_a_job_that_is_deleted_says_so(tell, shown, vscode):
 
 def test_a_panel_whose_thread_breaks_says_so_in_the_kernels_log(tell, shown, vscode, monkeypatch, caplog):
     story = tell("running")
-    monkeypatch.setattr(SeriesBook, "apply", lambda self, event: 1 / 0)
+    monkeypatch.setattr(MetricStore, "apply", lambda self, event: 1 / 0)
     shown(story)
     wait_for(lambda: "has stopped" in caplog.text, what="the sentence")
     assert story.id in caplog.text

@@ -9,8 +9,8 @@ from tests.widgets import recorded
 def page_of(story):
     seen = PageReader(story.folder)
     seen.catch_up()
-    return saved.render_html(seen.view, seen.book, seen.log, seen.spec), saved.render_text(
-        seen.view, seen.book, seen.spec
+    return saved.render_html(seen.view, seen.curves, seen.log, seen.spec), saved.render_text(
+        seen.view, seen.curves, seen.spec
     )
 
 
