@@ -130,7 +130,7 @@ class NodeInfo:
     #: The 1-minute load average, and the number of this user's ranks on the machine, or None if unknown.
     load: float | None = None
     ranks: int | None = None
-    #: Whether the machine costs money now, and its price per hour in ``currency`` ("USD"), or None if it is unknown.
+    #: Whether the machine costs money now, and its hourly price in ``currency`` ("USD"). None: the price is unknown.
     billed: bool = False
     cost_per_hour: float | None = None
     currency: str = ""
@@ -403,11 +403,11 @@ class Cluster(ABC):
         return ""
 
     def attach(
-        self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
+        self, spec: JobSpec, handle: dict[str, Any], context: Context, read_offsets: Mapping[tuple[int, str], int]
     ) -> Run:
         """Find a job whose supervisor died and return its run. Raises LaunchFailed if the job no longer exists.
 
-        ``read`` is the number of recorded bytes of each (rank, stream), with (-1, "sys") for the launcher.
+        ``read_offsets`` is the number of recorded bytes of each (rank, stream), with (-1, "sys") for the launcher.
         """
         text = f"A job on {self.title or self.name} cannot continue without its supervisor."
         raise LaunchFailed(text, code="supervisor-lost")

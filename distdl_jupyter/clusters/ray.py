@@ -49,7 +49,7 @@ from distdl_jupyter.core.spec import JobSpec
 _ACTOR_SECONDS = 120.0
 #: Seconds between two reports while a job waits.
 _POLL_SECONDS = 0.5
-#: How long an actor's ``read`` waits for output.
+#: Seconds that an actor's ``read`` waits for output.
 _READ_SECONDS = 1.0
 #: The maximum number of bytes that ``read`` returns.
 _MAX_READ_BYTES = 1 << 20
@@ -268,7 +268,7 @@ class _ActorLink(Link):
 
     @contextlib.contextmanager
     def _record_loss(self) -> Iterator[None]:
-        """Record why the actor does not respond; its output then ends, and ``why_ended`` returns the reason."""
+        """Record why the actor does not respond; its output then ends, and ``explain_end`` returns the reason."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - Ray also raises errors of its client library
@@ -289,7 +289,7 @@ class _ActorLink(Link):
             self._ray.kill(self._actor)
         self._code = 255 if self._code is None else self._code
 
-    async def why_ended(self, silent_seconds: float) -> str:
+    async def explain_end(self, idle_seconds: float) -> str:
         """Return why the output ended."""
         if not self._reason:
             await self.end(2.0)
@@ -321,7 +321,7 @@ def _connect_ray(address: str) -> Any:
     except Exception as error:
         message = f"Ray at {address} does not respond: {getattr(error, 'strerror', None) or _get_first_line(error)}."
         hint = (
-            "Start Ray with 'ray start --head', or correct the option address: ray://HOST:10001 works from any "
+            "Start Ray with 'ray start --head', or correct the option 'address': ray://HOST:10001 works from any "
             "machine, HOST:6379 and auto only on nodes of the cluster."
         )
         raise LaunchFailed(message, code="ray-unreachable", hint=hint) from error

@@ -94,7 +94,7 @@ def _make_plugin_error(error: Exception) -> DistDLError:
     return DistDLError(f"The plug-in failed: {type(error).__name__}: {error}", code="cluster-plugin-failed", hint=hint)
 
 
-def mark_silent(target: ClusterConfig, seconds: float, previous: ClusterStatus | None = None) -> ClusterStatus:
+def mark_unknown(target: ClusterConfig, seconds: float, previous: ClusterStatus | None = None) -> ClusterStatus:
     """Return the status of a cluster that has not responded for ``seconds``: its last known nodes, as unknown."""
     status = previous or ClusterStatus.from_config(target, checked=False)
     nodes = tuple(dataclasses.replace(node, state="unknown", detail="", load=None, ranks=None) for node in status.nodes)
@@ -159,7 +159,7 @@ class CachedStatus:
 
 
 class StatusCache:
-    """The newest status and checks of each cluster. A cluster is silent after ``seconds`` without a response."""
+    """The newest status and checks of each cluster. A cluster is unresponsive after ``seconds`` without a response."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self._timeout = seconds
@@ -185,7 +185,7 @@ class StatusCache:
         timeout = min(self._timeout, FIRST_SECONDS if current.latest is None else REFRESH_SECONDS)
         await asyncio.wait([asyncio.wrap_future(current.answer)], timeout=timeout)
         if not current.answer.done() and time.monotonic() - current.started_at >= self._timeout:
-            return mark_silent(target, self._timeout, current.latest)
+            return mark_unknown(target, self._timeout, current.latest)
         return current.latest or ClusterStatus.from_config(target, checked=False)
 
     async def run_checks(self, target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None) -> list[NodeCheck]:
@@ -223,4 +223,4 @@ def probe_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterS
     cache = StatusCache(seconds)
     running = [cache.start(probe, target) for target in targets]
     concurrent.futures.wait([current.answer for current in running], seconds)
-    return [current.latest or mark_silent(target, seconds) for current, target in zip(running, targets, strict=True)]
+    return [current.latest or mark_unknown(target, seconds) for current, target in zip(running, targets, strict=True)]

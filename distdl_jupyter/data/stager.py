@@ -149,7 +149,7 @@ class StdioChannel:
         self._has_finished = False
 
     def read_request(self) -> dict[str, Any]:
-        """Return the request on the first line; from then on, the program exits when its input ends."""
+        """Return the request on the first line; after that, the program exits when its input ends."""
         request: dict[str, Any] = json.loads(self._source.readline())
         threading.Thread(target=self._read_responses, daemon=True).start()
         return request

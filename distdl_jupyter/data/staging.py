@@ -99,7 +99,7 @@ class JobStaging:
 
     @property
     def content(self) -> str:
-        """What is copied, as text: data, packages, or both."""
+        """The names of what is copied: data, packages, or both."""
         parts = {"data": self._sources, "packages": self._build_package_request()}
         return " and ".join(name for name, part in parts.items() if part)
 

@@ -76,7 +76,7 @@ class Inspection:
     horovod_error: str = ""
     #: Whether Horovod was built for TensorFlow.
     has_tensorflow: bool = False
-    #: Why ``import horovod.tensorflow`` fails.
+    #: The reason why ``import horovod.tensorflow`` fails.
     tensorflow_error: str = ""
 
     @property

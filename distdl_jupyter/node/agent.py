@@ -151,7 +151,7 @@ class Agent:
         self._source = source
         self._timeout = timeout
         self._watchdog = watchdog
-        self._reader = frames.FrameReader(expect_greeting=False)
+        self._reader = frames.FrameReader(expect_handshake=False)
         self._selector = selectors.DefaultSelector()
         self._urgent_selector = selectors.DefaultSelector()
         self._outbox = Outbox(sink)
@@ -184,10 +184,10 @@ class Agent:
 
     def should_stop(self) -> bool:
         """Return whether to stop everything: on a signal, or when the supervisor has timed out."""
-        return self.is_terminating or self.silence > self._timeout
+        return self.is_terminating or self.idle_seconds > self._timeout
 
     @property
-    def silence(self) -> float:
+    def idle_seconds(self) -> float:
         """Seconds since the last message of the supervisor."""
         return time.monotonic() - self._received_at
 
@@ -207,7 +207,7 @@ class Agent:
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "is_terminating", True))
-        self._outbox.put(frames.GREETING)
+        self._outbox.put(frames.HANDSHAKE)
         try:
             self._flush()
             while not self._has_ended:

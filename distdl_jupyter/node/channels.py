@@ -125,7 +125,7 @@ class Inbox:
         self._skip = skip
         self._on_space = on_space
         self._condition = threading.Condition()
-        self._pieces: deque[bytes] = deque()
+        self._chunks: deque[bytes] = deque()
         self._on_fed: Callable[[], object] = bool
         self._is_closed = False
         #: Number of unread bytes; whether the end was received.
@@ -145,9 +145,9 @@ class Inbox:
             self._skip -= skipped
             if (rest := content[skipped:]) and not self._is_closed:
                 self.unread += len(rest)
-                if self._pieces and len(self._pieces[-1]) < _SMALL_BYTES:
-                    rest = self._pieces.pop() + rest
-                self._pieces.append(rest)
+                if self._chunks and len(self._chunks[-1]) < _SMALL_BYTES:
+                    rest = self._chunks.pop() + rest
+                self._chunks.append(rest)
             self._condition.notify()
             self._on_fed()
 
@@ -160,34 +160,34 @@ class Inbox:
     def take(self, max_bytes: int, timeout: float | None = 0.0) -> bytes | None:
         """Return at most ``max_bytes`` bytes, b"" at the end, or None after ``timeout`` seconds (None: no limit)."""
         with self._condition:
-            if not self._condition.wait_for(lambda: self._pieces or self.has_ended or self._is_closed, timeout):
+            if not self._condition.wait_for(lambda: self._chunks or self.has_ended or self._is_closed, timeout):
                 return None
             was_behind = self.unread > self.MAX_UNREAD // 2
-            pieces, count = list[bytes](), 0
-            while self._pieces and count < max_bytes:
-                piece = self._pieces.popleft()
-                if excess := piece[max_bytes - count :]:
-                    self._pieces.appendleft(excess)
-                pieces.append(piece[: max_bytes - count])
-                count += len(pieces[-1])
+            chunks, count = list[bytes](), 0
+            while self._chunks and count < max_bytes:
+                chunk = self._chunks.popleft()
+                if excess := chunk[max_bytes - count :]:
+                    self._chunks.appendleft(excess)
+                chunks.append(chunk[: max_bytes - count])
+                count += len(chunks[-1])
             self.unread -= count
         if was_behind and self.unread <= self.MAX_UNREAD // 2:
             self._on_space()
-        return b"".join(pieces)
+        return b"".join(chunks)
 
     def read(self, size: int, /) -> bytes:
         """Wait for ``size`` bytes and return them, fewer only at the end."""
         content = list[bytes]()
-        while size > 0 and (piece := self.take(size, None)):
-            content.append(piece)
-            size -= len(piece)
+        while size > 0 and (chunk := self.take(size, None)):
+            content.append(chunk)
+            size -= len(chunk)
         return b"".join(content)
 
     def close(self) -> None:
         """Discard all bytes, including those received later."""
         with self._condition:
             self._is_closed, self._on_fed, self.unread = True, bool, 0
-            self._pieces.clear()
+            self._chunks.clear()
             self._condition.notify()
         self._on_space()
 
@@ -277,14 +277,14 @@ class Channels:
         if not source.is_open or self._outbox.is_full:
             return
         try:
-            content = os.read(source.fd, frames.PIECE_BYTES)
+            content = os.read(source.fd, frames.CHUNK_BYTES)
         except BlockingIOError:
             return
         except OSError:  # a process has exited without reading all its input
             content = b""
         if content:
             self._outbox.put(frames.encode_data(source.channel, content))
-            is_large = len(content) >= min(source.half_size, frames.PIECE_BYTES)
+            is_large = len(content) >= min(source.half_size, frames.CHUNK_BYTES)
             self._has_read, self._is_busy = True, self._is_busy or is_large
         else:
             self.close_source(source)
@@ -293,7 +293,7 @@ class Channels:
         """Forward everything written so far to any source, even if the outbox is full."""
         for source in self._sources:
             remaining = count_unread_bytes(source.fd)
-            while remaining > 0 and (content := os.read(source.fd, min(remaining, frames.PIECE_BYTES))):
+            while remaining > 0 and (content := os.read(source.fd, min(remaining, frames.CHUNK_BYTES))):
                 self._outbox.put(frames.encode_data(source.channel, content))
                 remaining -= len(content)
 
@@ -338,12 +338,12 @@ class SocketWriter:
         self._hold = hold
         self._has_ended = self._is_held = False
 
-    def feed(self, piece: bytes) -> None:
-        """Add the next piece; b"" is the end."""
+    def feed(self, chunk: bytes) -> None:
+        """Add the next chunk; b"" is the end."""
         if self._socket.fileno() < 0:  # closed
             return
-        if piece:
-            self._outbox.put(piece)
+        if chunk:
+            self._outbox.put(chunk)
         else:
             self._has_ended = True
         self._write()

@@ -27,7 +27,7 @@ _CONNECT_SECONDS = 20.0
 _FLUSH_SECONDS = 5.0
 #: Timeout in seconds for an agent without a supervisor to exit.
 _AGENT_SECONDS = 30.0
-_PIECE_BYTES = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 _AGENT_PROGRAM = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
 
 
@@ -74,7 +74,7 @@ async def _relay(
     assert stdin is not None and stdout is not None and stderr is not None, "they are pipes"  # noqa: PT018
 
     async def send(stream: asyncio.StreamReader, channel: int) -> None:
-        while content := await stream.read(_PIECE_BYTES):
+        while content := await stream.read(_CHUNK_BYTES):
             writer.write(struct.pack(">cII", b"D", len(content) + 4, channel) + content)
             await writer.drain()
 

@@ -25,7 +25,7 @@ from distdl_jupyter import permissions
 from distdl_jupyter.node.channels import Inbox
 
 #: Bytes of one read or write; a multiple of tar's block size of 512.
-_PIECE_BYTES = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 
 
 class TransferRefused(ValueError):
@@ -53,7 +53,7 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
     files = byte_count = 0
     skipped: list[str] = []
     target = cast("IO[bytes]", SimpleNamespace(write=lambda content: content and write(bytes(content))))
-    with tarfile.open(fileobj=target, mode="w|", bufsize=_PIECE_BYTES, format=tarfile.PAX_FORMAT) as archive:
+    with tarfile.open(fileobj=target, mode="w|", bufsize=_CHUNK_BYTES, format=tarfile.PAX_FORMAT) as archive:
         for name in (name for path in outermost for name in _list_files(root, "/".join(path))):
             if (file := _open_regular_file(root, name)) is None:
                 skipped.append(name)
@@ -113,7 +113,7 @@ def unpack(
     files = byte_count = 0
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_PIECE_BYTES) as archive:
+        with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_CHUNK_BYTES) as archive:
             for member in archive:
                 if not (member.isreg() or member.isdir()):
                     raise TransferRefused(f"{member.name!r} is neither a regular file nor a folder.")
@@ -154,7 +154,7 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, paren
         with open(fd, "wb") as file:  # noqa: PTH123
             source = archive.extractfile(member)
             assert source is not None, "a regular file has content"
-            while content := source.read(_PIECE_BYTES):
+            while content := source.read(_CHUNK_BYTES):
                 file.write(content)
         os.utime(name, (member.mtime, member.mtime), dir_fd=parent, follow_symlinks=False)
     finally:
@@ -167,7 +167,7 @@ def receive_files(
     """Unpack a tar as it arrives, then close the inbox. Raises OSError, and TransferRefused for an invalid archive."""
     try:
         summary = unpack(folder, inbox, accepts)
-        while inbox.read(_PIECE_BYTES):  # a tar may be padded after its end
+        while inbox.read(_CHUNK_BYTES):  # a tar may be padded after its end
             pass
     except tarfile.TarError as error:
         raise TransferRefused(f"The received data is not a valid tar archive: {error}.") from None

@@ -53,7 +53,7 @@ _BUSY_SECONDS = 2.0
 _RETRY_SECONDS = 1.0
 #: Timeout in seconds for writing the last frames.
 _FLUSH_SECONDS = 10.0
-_PIECE_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def get_file_names(node: int) -> tuple[str, str, str]:
@@ -62,7 +62,7 @@ def get_file_names(node: int) -> tuple[str, str, str]:
 
 
 class FileFollower:
-    """Reads a file that another machine appends to, from ``position`` on.
+    """Reads a file that another machine appends to, from ``position`` onwards.
 
     The file is opened for each read, because a network file system shows changes by others only then.
     """
@@ -72,7 +72,7 @@ class FileFollower:
         self.position = position
         self._grew_at = time.monotonic()
 
-    def read(self, max_bytes: int = _PIECE_BYTES) -> bytes:
+    def read(self, max_bytes: int = _CHUNK_BYTES) -> bytes:
         """Return new bytes, or b"" if there are none. Raises OSError."""
         with self._path.open("rb", buffering=0) as file:
             return os.pread(file.fileno(), max_bytes, self.position)
@@ -131,7 +131,7 @@ class FolderAgent(Agent):
 
     def _read_inbox(self) -> None:
         """Forward complete frames: a killed supervisor may leave half a frame, which the next supervisor truncates."""
-        max_bytes, check_at = _PIECE_BYTES, 0.0
+        max_bytes, check_at = _CHUNK_BYTES, 0.0
         while True:
             content = b""
             with contextlib.suppress(OSError):  # the file server may recover
@@ -142,7 +142,7 @@ class FolderAgent(Agent):
                 self._inbox.advance(count)
                 with contextlib.suppress(OSError), self._read_path.open("r+b", buffering=0) as file:
                     file.write(b"%020d" % self._inbox.position)
-                max_bytes = _PIECE_BYTES
+                max_bytes = _CHUNK_BYTES
             elif len(content) == max_bytes:
                 max_bytes *= 2
                 continue
@@ -155,7 +155,7 @@ class FolderAgent(Agent):
             time.sleep(self._inbox.pause)
 
     def _write_outbox(self, from_agent: int, out_fd: int) -> None:
-        while content := os.read(from_agent, _PIECE_BYTES):
+        while content := os.read(from_agent, _CHUNK_BYTES):
             _write(out_fd, content)
 
     def should_stop(self) -> bool:
@@ -173,8 +173,8 @@ class FolderAgent(Agent):
             self._report_warning(active_job)
             active_job.signal("TERM", "all")
         if active_job is None or not (active_job.has_started or self.is_terminating):
-            return self.is_terminating or self.silence > TIMEOUT_SECONDS
-        if not self.is_terminating and self.silence <= _LEAVE_SECONDS:
+            return self.is_terminating or self.idle_seconds > TIMEOUT_SECONDS
+        if not self.is_terminating and self.idle_seconds <= _LEAVE_SECONDS:
             return False
         if not active_job.has_unreported_exits and not active_job.find_living():
             return True

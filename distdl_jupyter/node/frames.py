@@ -2,7 +2,7 @@
 
 A frame is one letter, the length of its body in 4 bytes (big-endian), and the body. ``J`` is a message: a JSON object
 with a ``type``. ``D`` is data: the number of a channel in 4 bytes, then bytes of that channel. A login shell
-may print other text first, so the agent starts with ``GREETING`` and a reader skips everything before it.
+may print other text first, so the agent starts with ``HANDSHAKE`` and a reader skips everything before it.
 
 This module does no I/O and does not interpret messages or channels.
 """
@@ -13,13 +13,13 @@ import json
 import struct
 from typing import Any, NamedTuple
 
-GREETING = b"\n\x1edistdl-agent 1\n"
-#: Maximum length of a body in bytes; data is split into much smaller pieces.
+HANDSHAKE = b"\n\x1edistdl-agent 1\n"
+#: Maximum length of a body in bytes; data is split into much smaller chunks.
 MAX_BODY_BYTES = 64 * 1024 * 1024
-#: Maximum number of bytes that a login shell may print before the greeting.
+#: Maximum number of bytes that a login shell may print before the handshake.
 MAX_PREAMBLE_BYTES = 1024 * 1024
 #: Maximum bytes of data in one frame.
-PIECE_BYTES = 64 * 1024
+CHUNK_BYTES = 64 * 1024
 
 _HEADER = struct.Struct(">cI")
 _CHANNEL = struct.Struct(">I")
@@ -44,8 +44,8 @@ def encode_message(type_: str, /, **fields: Any) -> bytes:
 
 def encode_data(channel: int, content: bytes) -> bytes:
     """Return bytes of a channel as frames; b"" gives the frame that ends the channel."""
-    pieces = [content[offset : offset + PIECE_BYTES] for offset in range(0, len(content), PIECE_BYTES)] or [b""]
-    return b"".join(_HEADER.pack(b"D", len(piece) + 4) + _CHANNEL.pack(channel) + piece for piece in pieces)
+    chunks = [content[offset : offset + CHUNK_BYTES] for offset in range(0, len(content), CHUNK_BYTES)] or [b""]
+    return b"".join(_HEADER.pack(b"D", len(chunk) + 4) + _CHANNEL.pack(channel) + chunk for chunk in chunks)
 
 
 def measure_complete(content: bytes) -> int:
@@ -68,30 +68,30 @@ def _find_end(content: bytes | bytearray, offset: int) -> int | None:
 
 
 class FrameReader:
-    """Splits a byte stream into frames. With ``expect_greeting``, the stream must start with the greeting."""
+    """Splits a byte stream into frames. With ``expect_handshake``, the stream must start with the handshake."""
 
-    def __init__(self, *, expect_greeting: bool) -> None:
+    def __init__(self, *, expect_handshake: bool) -> None:
         self._buffer = bytearray()
-        #: Whether the greeting was received.
-        self.has_greeting = not expect_greeting
+        #: Whether the handshake was received.
+        self.has_handshake = not expect_handshake
 
     @property
     def preamble(self) -> bytes:
-        """The bytes received before the greeting."""
-        return b"" if self.has_greeting else bytes(self._buffer)
+        """The bytes received before the handshake."""
+        return b"" if self.has_handshake else bytes(self._buffer)
 
     def feed(self, content: bytes) -> list[dict[str, Any] | Data]:
         """Add the next bytes and return the complete frames, a message as its JSON object. Raises InvalidFrame."""
         buffer = self._buffer
-        search_start = max(0, len(buffer) - len(GREETING) + 1)
+        search_start = max(0, len(buffer) - len(HANDSHAKE) + 1)
         buffer += content
-        if not self.has_greeting:
-            if (offset := buffer.find(GREETING, search_start)) < 0:
+        if not self.has_handshake:
+            if (offset := buffer.find(HANDSHAKE, search_start)) < 0:
                 if len(buffer) > MAX_PREAMBLE_BYTES:
-                    raise InvalidFrame(f"The first {MAX_PREAMBLE_BYTES:,} bytes from the agent contain no greeting.")
+                    raise InvalidFrame(f"The first {MAX_PREAMBLE_BYTES:,} bytes from the agent contain no handshake.")
                 return []
-            del buffer[: offset + len(GREETING)]
-            self.has_greeting = True
+            del buffer[: offset + len(HANDSHAKE)]
+            self.has_handshake = True
         frames, offset = list[dict[str, Any] | Data](), 0
         while (end := _find_end(buffer, offset)) is not None:
             body = offset + _HEADER.size

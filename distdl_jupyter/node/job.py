@@ -42,7 +42,7 @@ _GRACE_SECONDS = 2.0
 #: Forks this process into a program, given as for ``subprocess.Popen``; returns an object with the interface of Popen,
 #: or None if a new interpreter has to be started.
 fork: Callable[[Sequence[str], Mapping[str, Any]], Any] | None = None
-#: Why some programs could not be forked, each the end of a sentence. The reader clears the list.
+#: The reasons why some programs could not be forked, each the end of a sentence. The reader clears the list.
 fork_failures: list[str] = []
 #: The notice of a job whose ranks were forked.
 WARM_NOTICE = "Warm start: imports are already loaded."
@@ -219,8 +219,8 @@ class Job:
             if child.is_reported or child.popen.poll() is None:
                 continue
             child.ended_at = now if child.ended_at is None else child.ended_at
-            is_silent = not any(source.is_open for source in child.sources)
-            if is_silent or (now - child.ended_at > _LINGER_SECONDS and not outbox_is_full):
+            is_drained = not any(source.is_open for source in child.sources)
+            if is_drained or (now - child.ended_at > _LINGER_SECONDS and not outbox_is_full):
                 child.is_reported = True
                 self._channels.drain_all()
                 returncode = child.popen.wait()

@@ -93,7 +93,7 @@ def _find_bind_error(family: socket.AddressFamily, host: str, port: int) -> int 
 LISTENING_SECONDS = 60.0
 #: Maximum number of simultaneous connection attempts, each in a thread.
 _MAX_ATTEMPTS = 100
-_MAX_GREETING_BYTES = 64
+_MAX_HANDSHAKE_BYTES = 64
 
 
 def listen(address: str) -> tuple[socket.socket, int]:
@@ -105,7 +105,7 @@ def listen(address: str) -> tuple[socket.socket, int]:
     server.settimeout(0.5)
     port: int = server.getsockname()[1]
 
-    def send_greetings() -> None:
+    def send_handshakes() -> None:
         deadline = time.monotonic() + LISTENING_SECONDS
         with server:
             while time.monotonic() < deadline and server.fileno() >= 0:
@@ -116,14 +116,14 @@ def listen(address: str) -> tuple[socket.socket, int]:
                 except OSError:  # the socket was closed
                     return
                 with connection, contextlib.suppress(OSError):
-                    connection.sendall(_build_greeting(address, port))
+                    connection.sendall(_build_handshake(address, port))
 
-    threading.Thread(target=send_greetings, daemon=True).start()
+    threading.Thread(target=send_handshakes, daemon=True).start()
     return server, port
 
 
-def _build_greeting(address: str, port: int) -> bytes:
-    """Return the greeting of a host, which distinguishes it from a gateway that accepts every connection."""
+def _build_handshake(address: str, port: int) -> bytes:
+    """Return the handshake of a host, which distinguishes it from a gateway that accepts every connection."""
     return f"distdl {address}:{port}\n".encode()
 
 
@@ -141,15 +141,15 @@ def reach(targets: Sequence[tuple[str, int]], seconds: float) -> list[list[Any]]
 
 
 def _try_connect(address: str, port: int, deadline: float) -> str:
-    """Connect and wait for the greeting; return "", or why it failed."""
-    expected, received = _build_greeting(address, port), b""
+    """Connect and wait for the handshake; return "", or why it failed."""
+    expected, received = _build_handshake(address, port), b""
     try:
         with socket.create_connection((address, port), timeout=max(0.01, deadline - time.monotonic())) as connection:
             while received != expected:
                 connection.settimeout(max(0.01, deadline - time.monotonic()))
-                piece = connection.recv(_MAX_GREETING_BYTES)
-                received += piece
-                if not piece or not expected.startswith(received):
+                chunk = connection.recv(_MAX_HANDSHAKE_BYTES)
+                received += chunk
+                if not chunk or not expected.startswith(received):
                     return "another machine or program answers"
     except TimeoutError:
         return "timed out"

@@ -150,7 +150,7 @@ def read_file(pid: int | str, name: str) -> bytes:
 
 
 def read_stat(pid: int | str, count: int = -1) -> list[bytes]:
-    """Return the fields of proc_pid_stat(5) from the third (the state) on, or [] if the process has exited.
+    """Return the fields of proc_pid_stat(5) from the third (the state) onwards, or [] if the process has exited.
 
     Only the first ``count`` fields are split.
     """

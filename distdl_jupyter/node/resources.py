@@ -53,7 +53,7 @@ class Sampler:
     """Samples the resource usage of one job's ranks and this host. The first sample has no rates."""
 
     def __init__(self) -> None:
-        #: When the next sample is due, on the clock ``time.monotonic``.
+        #: The time of the next sample, on the clock ``time.monotonic``.
         self.due_at = self._sampled_at = time.monotonic()
         self._trees: dict[int, set[int]] = {}
         self._trees_due_at = 0.0

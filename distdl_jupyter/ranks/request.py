@@ -81,7 +81,7 @@ class RankConnection(MessageConnection):
             raise ConnectionLost(f"The connection to rank {rank} failed.") from error
 
     def receive_activity(self) -> str:
-        """Wait for the rank's greeting; return what the rank runs, or "" if it is idle. Raises ConnectionLost."""
+        """Wait for the rank's handshake; return what the rank runs, or "" if it is idle. Raises ConnectionLost."""
         if not self.is_readable(_RESPONSE_SECONDS):
             raise ConnectionLost(f"Rank {self.rank} does not respond.")
         return str(self.receive().header.get("doing") or "")
@@ -282,9 +282,9 @@ class CellOutput:
         self.open_streams = {(rank, stream) for rank in ranks for stream in _STREAMS}
 
     def read(self) -> list[Output]:
-        """Return the output since the last call, in order; adjacent pieces of one stream are joined."""
+        """Return the output since the last call, in order; adjacent chunks of one stream are joined."""
         events, self._cursor = logfile.read(self._path, self._cursor)
-        pieces: list[tuple[tuple[Any, Any], str]] = []
+        chunks: list[tuple[tuple[Any, Any], str]] = []
         for event in events:
             key = (event.get("rank"), event.get("stream"))
             if key not in self.open_streams:
@@ -292,8 +292,8 @@ class CellOutput:
             if event["type"] == "mark" and event.get("cell") == self._number:
                 (self.open_streams.discard if event.get("ended") else self._started.add)(key)
             elif event["type"] == "log" and key in self._started:
-                pieces.append((key, self._get_new_text(key, event)))
-        streams = groupby(pieces, key=lambda piece: piece[0])
+                chunks.append((key, self._get_new_text(key, event)))
+        streams = groupby(chunks, key=lambda chunk: chunk[0])
         return [Output(rank, stream, "".join(text for _, text in group)) for (rank, stream), group in streams]
 
     def _get_new_text(self, key: tuple[Any, Any], event: dict[str, Any]) -> str:
@@ -308,7 +308,7 @@ class CellOutput:
 
 
 def find_last_cell(log: Path) -> tuple[str, float] | None:
-    """Return the label of the last cell in the log of a session and its start in epoch seconds, or None if none ran."""
+    """Return the label and start (epoch seconds) of the last cell in the log of a session, or None if no cell ran."""
     end = logfile.get_size(log)
     lines, _ = logfile.read_range(log, logfile.find_line(log, max(0, end - _TAIL_BYTES), end), end)
     marks = (line for line in reversed(lines) if line["type"] == "mark" and not line.get("ended"))

@@ -1,6 +1,6 @@
 """The output of the ranks of one cell, folded so that a line that several ranks print is shown once.
 
-Ranks run the same code, so a slot holds the matching lines of several ranks. The lines are merged rank by rank. A line
+Ranks run the same code, so a slot has the matching lines of several ranks. The lines are merged rank by rank. A line
 joins the slot at the same distance from the last shared slot if their texts differ only in numbers, else the next slot
 with exactly the same text, else it gets a new slot after those of lower ranks. Each rank's lines stay in order.
 
@@ -24,7 +24,7 @@ from distdl_jupyter.ranks.answer import Failures, describe_error, format_spans, 
 
 #: Maximum number of stored slots.
 _MAX_SLOTS = 1000
-#: How many slots ahead a line may match.
+#: Maximum number of slots ahead that a line may match.
 _MAX_DISTANCE = 64
 #: Maximum number of ranks that a line is compared with.
 _MAX_COMPARED_RANKS = 4

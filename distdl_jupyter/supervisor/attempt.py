@@ -88,17 +88,17 @@ class Attempt:
         self._reader.watch(wake)
         self._hangs = HangDetector(run, recorder)
         self._profiles: ProfileCollector | None = None
-        #: Persistent ranks whose address is published in the job's folder, and when all became idle (inf: not idle).
+        #: Persistent ranks whose address is in the job's folder, and the time when all became idle (inf: not idle).
         self._published_ranks: set[int] = set()
         self._idle_since = math.inf
         self._running = {rank.rank for rank in recorder.view.ranks if rank.status != "ended"}
-        #: When all ranks had connected, and when one had printed something (inf: not yet).
+        #: The times when all ranks had connected and when one had printed something (inf: not yet).
         self._all_connected_at = self._printed_at = math.inf
         self._renewed_at = -math.inf
         self._stopper: stop.Stopper | None = None
         self._postmortem_count = 0
         self._unkillable = stop.UnkillableProcesses(run)
-        #: What stopped the attempt: "user", "time" (or another final reason), "hang" or "failure"; "" while it runs.
+        #: The cause of the stop: "user", "time" (or another final reason), "hang" or "failure"; "" while it runs.
         #: ``reason`` is a message for the user.
         self.stopped_by = ""
         self.reason = ""

@@ -1,6 +1,6 @@
 """Detects stalls and hangs of one attempt, and collects the stacks of its ranks.
 
-``HangDetector`` stops no ranks: it sets ``hang_reason``, and the attempt then stops itself. ``StallTimer``
+``HangDetector`` does not stop ranks. It sets ``hang_reason``, and the attempt stops itself. ``StallTimer``
 has no side effects. ``core.stacks`` is imported lazily, because most jobs never need it.
 """
 
@@ -49,14 +49,14 @@ class HangDetector:
             limit = max(0.0, float(os.environ[STALL_VARIABLE]))
         self._timer = StallTimer(time.monotonic(), limit)
         self._stalled_at: float | None = None
-        #: The reason for the pending request of stacks ("" if none is pending), its end, and its responses so far.
+        #: The reason for the pending request of stacks ("" if none is pending), its deadline, and its responses so far.
         self.pending_reason = ""
         self._deadline = 0.0
         self._dumps: dict[int, StackDump] = {}
         #: The last collected stacks.
         self._stacks: StackSnapshot | None = None
         self._collected_for = ""
-        #: Why the job must be stopped, "" while it may run.
+        #: The reason to stop the job, or "" while it may run.
         self.hang_reason = ""
         recorder.take_activity()  # discard activity of an earlier attempt
 
@@ -66,9 +66,9 @@ class HangDetector:
         for rank, is_past_imports in self._recorder.take_activity().items():
             self._timer.on_activity(now, rank, is_past_imports=is_past_imports)
         if not self._is_activity_expected:
-            self._timer.pause(now)
+            self._timer.reset(now)
         if self._stalled_at is not None:
-            if self._timer.measure_silence(now) < now - self._stalled_at:
+            if self._timer.measure_idle_time(now) < now - self._stalled_at:
                 self._stalled_at = None
                 if self._recorder.view.stall is not None:
                     self._recorder.write("stall", since=None, ranks=[], text="")
@@ -92,11 +92,11 @@ class HangDetector:
         )
 
     def _report_stall(self, now: float, snapshot: StackSnapshot) -> None:
-        # The text has no duration, which would soon be outdated; ``since`` has the time.
+        # The text omits the duration, which would soon be outdated; ``since`` is the start time.
         text, outliers = f"No progress{f': {snapshot.sentence}' if snapshot.sentence else ''}.", list(snapshot.outliers)
         if snapshot.finding is not None:
             text, outliers = f"No progress. {snapshot.explanation}", list(snapshot.finding.ranks)
-        since = round(time.time() - self._timer.measure_silence(now), 3)
+        since = round(time.time() - self._timer.measure_idle_time(now), 3)
         table = [asdict(row) for row in snapshot.collectives]
         self._recorder.write("stall", since=since, ranks=outliers, text=text, collectives=table)
 
@@ -104,7 +104,7 @@ class HangDetector:
         timeout = self._recorder.spec.hang_timeout_seconds
         if timeout is None or self.hang_reason or not self._is_activity_expected:
             return
-        if self._timer.measure_silence(now) > self._timer.extend_limit(timeout) and self.ensure_stacks("hang"):
+        if self._timer.measure_idle_time(now) > self._timer.extend_limit(timeout) and self.ensure_stacks("hang"):
             location = f": {self._stacks.sentence}" if self._stacks is not None and self._stacks.sentence else ""
             reason = f"no rank made progress for {duration(timeout)} (hang_timeout_seconds){location}"
             self.hang_reason = f"The job was stopped because {reason}."
@@ -166,16 +166,17 @@ class HangDetector:
         return snapshot
 
     def _build_stacks_data(self, reason: str) -> dict[str, Any]:
-        """Return the file of the collected stacks (see core.stacks), without the lines of the sources."""
+        """Return the content of the stacks file (see core.stacks), without source lines."""
         dumps: dict[str, Any] = {}
         collectives: dict[str, Any] = {}
         missing, ended = {}, {}
         for rank in self._recorder.view.ranks:
             key, dump = str(rank.rank), self._dumps.get(rank.rank)
             if dump is not None and dump.text:
-                silence = self._timer.measure_rank_silence(rank.rank, time.monotonic())
+                idle_seconds = self._timer.measure_rank_idle_time(rank.rank, time.monotonic())
                 dumps[key] = {"text": dump.text, "about": dump.about, "pid": dump.about.get("pid"), "state": dump.state}
-                dumps[key] |= {"host": rank.host, "step": rank.last_step, "silent": silence and round(silence, 1)}
+                dumps[key] |= {"host": rank.host, "step": rank.last_step}
+                dumps[key]["silent"] = idle_seconds and round(idle_seconds, 1)
             elif rank.status == "ended":
                 end_time = "" if rank.ended is None else date_and_clock(rank.ended)
                 missing[key] = f"It ended at {end_time}." if end_time else "Its process has ended."
@@ -224,15 +225,15 @@ class StallTimer:
         if rank is not None:
             self._last_activity[rank] = now
 
-    def pause(self, now: float) -> None:
+    def reset(self, now: float) -> None:
         """Restart the inactivity count, and exclude the current pause from the estimated pace."""
         self._since, self._activity_count = now, 0
 
-    def measure_silence(self, now: float) -> float:
+    def measure_idle_time(self, now: float) -> float:
         """Return the seconds since any rank was active."""
         return max(0.0, now - self._since)
 
-    def measure_rank_silence(self, rank: int, now: float) -> float | None:
+    def measure_rank_idle_time(self, rank: int, now: float) -> float | None:
         """Return the seconds since one rank was active, or None if it never was."""
         return max(0.0, now - self._last_activity[rank]) if rank in self._last_activity else None
 
@@ -242,7 +243,7 @@ class StallTimer:
 
     @property
     def limit(self) -> float | None:
-        """The seconds without activity that count as a stall, or None if no time does."""
+        """The seconds without activity that count as a stall, or None if stalls are not detected."""
         if self._limit is not None:
             return self.extend_limit(self._limit) if self._limit else None
         pause = self._longest_pause
@@ -251,4 +252,4 @@ class StallTimer:
     def is_stalled(self, now: float) -> bool:
         """Return whether the limit is exceeded."""
         limit = self.limit
-        return limit is not None and self.measure_silence(now) > limit
+        return limit is not None and self.measure_idle_time(now) > limit

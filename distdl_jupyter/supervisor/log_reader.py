@@ -34,7 +34,7 @@ _PENDING_SECONDS = 0.2
 _DRAIN_SECONDS = 1.0
 #: Maximum seconds of a round, whose output is written in one batch: thousands of streams may have little output each.
 _ROUND_SECONDS = 0.1
-#: Maximum bytes of an unfinished line before it is passed on in pieces, and of the text after a report's marker.
+#: Maximum bytes of an unfinished line before it is passed on in chunks, and of the text after a report's marker.
 MAX_LINE_BYTES, MAX_REPORT_BYTES = 1024 * 1024, 16 * 1024 * 1024
 #: How tqdm moves the cursor from the second bar back to the first one.
 _CURSOR_UP = b"\x1b[A"
@@ -435,7 +435,7 @@ class LineSplitter:
 
 
 def _find(block: bytes, pattern: bytes, begin: int) -> int:
-    """Return where the pattern is in the block, from ``begin`` on; the block's length if it is missing."""
+    """Return where the pattern is in the block, at or after ``begin``; the block's length if it is missing."""
     index = block.find(pattern, begin) if pattern else -1
     return index if index >= 0 else len(block)
 

@@ -118,8 +118,8 @@ class PictureStore(ReportStore):
         key = hashlib.sha256(data).digest()
         if key not in self._numbers:
             number = self._next
-            if number > pictures.MAX_PICTURES:
-                self._log_once(f"The job has shown {count(pictures.MAX_PICTURES)} images; later ones are omitted.")
+            if number > pictures.MAX_IMAGES:
+                self._log_once(f"The job has shown {count(pictures.MAX_IMAGES)} images; later ones are omitted.")
                 return None
             file = self._recorder.folder.get_picture_path(number, form)
             try:
@@ -195,7 +195,7 @@ class WeightChecker(ReportStore):
             subject = "The two ranks have different weights" if len(by_rank) == 2 else subject
             last_equal = self._last_equal.get(optimizer, 0)
             suffix = f", and the same after step {count(last_equal)}" if last_equal else ""
-            remedy = "from this step on, each rank trains its own model. Find the cause with: distdl check"
+            remedy = "from this step onwards, each rank trains its own model. Find the cause with: distdl check"
             self._recorder.note("warning", f"{subject} after step {count(step)}{suffix}: {remedy}", "weights-depart")
 
 

@@ -60,7 +60,7 @@ class _Profile:
 
     @property
     def missing_text(self) -> str:
-        """Why ranks are missing."""
+        """The reasons why ranks are missing."""
         return " ".join(f"{ranks.capitalize()}: {reason}" for ranks, reason in group_by_reason(self.missing))
 
 

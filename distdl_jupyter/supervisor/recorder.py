@@ -334,7 +334,7 @@ class EventRecorder:
         self._put("log", rank=stream.rank, stream="sys" if stream.rank is None else stream.name, text=text, **fields)
 
     def _begin_part(self) -> None:
-        """Continue the log in a new part; from the third part on, delete the first one."""
+        """Continue the log in a new part; from the third part onwards, delete the first one."""
         if self._first_line_count is None:
             self._first_line_count = self.view.lines
         first, counts = self._first_line_count, self._count_lines()

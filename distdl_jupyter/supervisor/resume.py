@@ -129,7 +129,7 @@ def build_end_events(
     else:
         code, host = "supervisor-host-gone", lost_supervisor.host
         reason = f"The job was marked as lost because {host}, the host of its supervisor, is gone for good."
-        reason += f" Its last heartbeat was at {date_and_clock(lost_supervisor.last_heartbeat)}."
+        reason += f" The supervisor's last heartbeat was at {date_and_clock(lost_supervisor.last_heartbeat)}."
     values = [folder.get_result_path(rank.rank) for rank in view.ranks]
     if view.state is State.CANCELING or not all(value.exists() for value in values):
         yield "state", {"state": State.LOST.value, "reason": f"{reason}{_build_rerun_hint(folder)}", "code": code}

@@ -67,9 +67,9 @@ class Supervisor:
         self._secret_variables = secret_variables
         #: The processes that write the job to experiment trackers.
         self._trackers: dict[str, subprocess.Popen[bytes]] = {}
-        #: Why the last attempt was stopped (see ``Attempt``), and the message for the user.
+        #: The reason why the last attempt was stopped (see ``Attempt``), and the message for the user.
         self._stopped_by = self._reason = ""
-        #: Why the queue preempted the last attempt, "" if the job is not requeued.
+        #: The reason why the queue preempted the last attempt, or "" if the job is not requeued.
         self._preemption = ""
 
     def run(self) -> None:

@@ -36,7 +36,7 @@ class ReportThinner:
         self._metric_count = 0
         #: The last report of each type and rank that has not become an event.
         self._pending_reports: dict[tuple[str, int], PendingEvent] = {}
-        #: When the last event of each type and rank was written, and of type "problem", that with values like NaN.
+        #: The time of the last event of each type and rank, or for "problem", of the last one with values like NaN.
         self._written_at: dict[tuple[str, int], float] = {}
         #: The values of each rank's last metric report that are not finite, as text.
         self._non_finite: dict[int, dict[str, str]] = {}

@@ -100,7 +100,7 @@ class ImportHistory:
         self._path = path
         data = _read_json(path)
         self._modules: list[str] = [str(name) for name in data.get("modules", ())]
-        #: Why each unforkable module must not be preloaded.
+        #: The reason why each unforkable module must not be preloaded.
         self.unforkable: dict[str, str] = {str(key): str(value) for key, value in data.get("unforkable", {}).items()}
 
     def list_names(self) -> list[str]:

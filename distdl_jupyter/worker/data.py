@@ -73,17 +73,17 @@ class Shard(Sequence[dict[str, Any]]):
         self._batch_count: int = min(-(-total // (size * batch_size)), total // size)
         self._columns, self._seed = None if columns is None else list(columns), seed
         #: The rows of this rank, as (path, number of the row group, first and last row in it (exclusive)).
-        self._pieces: list[tuple[Path, int, int, int]] = []
+        self._chunks: list[tuple[Path, int, int, int]] = []
         start, stop, offset = rank * total // size, (rank + 1) * total // size, 0
         for path, group, rows in groups:
             first, last = max(start - offset, 0), min(stop - offset, rows)
             if first < last:
-                self._pieces.append((path, group, first, last))
+                self._chunks.append((path, group, first, last))
             offset += rows
         if seed is not None:
-            random.Random(f"{seed} {rank}").shuffle(self._pieces)  # noqa: S311 - not a secret
-        self._ends = list(itertools.accumulate(last - first for _, _, first, last in self._pieces))
-        #: The number of the piece that was read last, and its rows.
+            random.Random(f"{seed} {rank}").shuffle(self._chunks)  # noqa: S311 - not a secret
+        self._ends = list(itertools.accumulate(last - first for _, _, first, last in self._chunks))
+        #: The number of the chunk that was read last, and its rows.
         self._loaded: tuple[int, Any] = (-1, None)
 
     def __len__(self) -> int:
@@ -95,19 +95,19 @@ class Shard(Sequence[dict[str, Any]]):
 
         number = range(self._batch_count)[operator.index(index)]
         first, last = (border * self._ends[-1] // self._batch_count for border in (number, number + 1))
-        parts, piece = [], bisect.bisect_right(self._ends, first)
+        parts, chunk = [], bisect.bisect_right(self._ends, first)
         while first < last:
-            begin, end = self._ends[piece - 1] if piece else 0, min(last, self._ends[piece])
-            parts.append(self._load(piece).slice(first - begin, end - first))
-            first, piece = end, piece + 1
+            begin, end = self._ends[chunk - 1] if chunk else 0, min(last, self._ends[chunk])
+            parts.append(self._load(chunk).slice(first - begin, end - first))
+            first, chunk = end, chunk + 1
         batch = pa.concat_tables(parts)
         return {name: _to_numpy(batch.column(name).combine_chunks()) for name in batch.column_names}
 
-    def _load(self, piece: int) -> Any:
-        if self._loaded[0] != piece:
+    def _load(self, chunk: int) -> Any:
+        if self._loaded[0] != chunk:
             import pyarrow.parquet as pq
 
-            path, group, first, last = self._pieces[piece]
+            path, group, first, last = self._chunks[chunk]
             with pq.ParquetFile(path) as file:
                 table = file.read_row_group(group, columns=self._columns, use_threads=False).slice(first, last - first)
             if table.num_rows != last - first:
@@ -116,7 +116,7 @@ class Shard(Sequence[dict[str, Any]]):
                 order = list(range(table.num_rows))
                 random.Random(f"{self._seed} {path.name} {group}").shuffle(order)  # noqa: S311
                 table = table.take(order)
-            self._loaded = (piece, table)
+            self._loaded = (chunk, table)
         return self._loaded[1]
 
 

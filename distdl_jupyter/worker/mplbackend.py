@@ -1,6 +1,6 @@
 """matplotlib's backend in a rank: ``plt.show()`` sends the open figures to the job and closes them, as in a notebook.
 
-matplotlib imports it by name (``MPLBACKEND``, see ``pictures.watch``) when the first figure is created.
+matplotlib imports it by name (``MPLBACKEND``, see ``pictures.install_hooks``) when the first figure is created.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ def _apply_layout(layout: Mapping[str, Any], arguments: tuple[str, ...]) -> tupl
 _generation: int | None = None
 
 
-def watch(finder: HookFinder) -> None:
+def install_hooks(finder: HookFinder) -> None:
     """Extend the pickler of ``multiprocessing`` when it is imported."""
     global _generation
     _generation = 0

@@ -1,6 +1,6 @@
-"""Display in a rank: ``display(figure)`` and ``plt.show()`` send a picture to the job. Other values are printed.
+"""Display in a rank: ``display(figure)`` and ``plt.show()`` send an image to the job. Other values are printed.
 
-Only PNG and JPEG are sent, because a page can show them without running code. The job's supervisor checks each picture
+Only PNG and JPEG are sent, because a page can show them without running code. The job's supervisor checks each image
 again with ``detect_format`` and stores it (``supervisor.parts``).
 """
 
@@ -24,41 +24,41 @@ from distdl_jupyter.worker.hooks.imports import HookFinder
 _BACKEND = "module://distdl_jupyter.worker.mplbackend"
 _DISPLAY_MODULES = ("IPython.display", "IPython.core.display")
 
-#: Maximum number of pictures, and of bytes and pixels in one (a few bytes can expand to gigabytes in a page).
-MAX_PICTURES, MAX_BYTES, _MAX_PIXELS = 100, 2_000_000, 50_000_000
+#: Maximum number of images, and of bytes and pixels in one (a few bytes can expand to gigabytes in a page).
+MAX_IMAGES, MAX_BYTES, _MAX_PIXELS = 100, 2_000_000, 50_000_000
 #: The first bytes of each format.
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
-#: MIME types of pictures with IPython's representation methods, in order of preference.
+#: MIME types of images with IPython's representation methods, in order of preference.
 _REPR_METHODS = (("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"))
 _sent_count = 0
 
 
-class PictureFormat(NamedTuple):
-    """The format of a picture, ``png`` or ``jpeg``, and its size in pixels."""
+class ImageFormat(NamedTuple):
+    """The format of an image, ``png`` or ``jpeg``, and its size in pixels."""
 
     name: str
     width: int
     height: int
 
 
-def detect_format(data: bytes) -> PictureFormat | None:
-    """Return the format and size of a picture, or None if it is not a PNG or JPEG or has too many pixels."""
+def detect_format(data: bytes) -> ImageFormat | None:
+    """Return the format and size of an image, or None if it is not a PNG or JPEG or has too many pixels."""
     detected = None
     if data.startswith(_PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
-        detected = PictureFormat("png", *struct.unpack(">II", data[16:24]))
+        detected = ImageFormat("png", *struct.unpack(">II", data[16:24]))
     offset = 2
     # The frame header of a JPEG may follow other segments.
     while data.startswith(_JPEG) and detected is None and offset + 9 <= len(data) and data[offset] == 0xFF:
         marker, length = data[offset + 1], int.from_bytes(data[offset + 2 : offset + 4])
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             height, width = struct.unpack(">HH", data[offset + 5 : offset + 9])
-            detected = PictureFormat("jpeg", width, height)
+            detected = ImageFormat("jpeg", width, height)
         offset += 1 if marker == 0xFF else 2 + length
     return detected if detected is not None and 0 < detected.width * detected.height <= _MAX_PIXELS else None
 
 
-def watch(finder: HookFinder) -> None:
-    """Make ``plt.show()`` and IPython's ``display`` send pictures, and make rich print as if there were no terminal.
+def install_hooks(finder: HookFinder) -> None:
+    """Make ``plt.show()`` and IPython's ``display`` send images, and make rich print as if there were no terminal.
 
     These libraries are not imported here. A matplotlib backend that the user has set is not changed.
     """
@@ -86,25 +86,25 @@ def _replace_display(functions: ModuleType) -> None:
 
 
 def display(*objects: Any, raw: bool = False, **_options: Any) -> None:
-    """Show each object as a picture if it has one, else as text, like ``display`` in a notebook."""
+    """Show each object as an image if it has one, else as text, like ``display`` in a notebook."""
     for value in objects:
-        pictures: list[bytes] = []
+        images: list[bytes] = []
         if channel.get_channel() is not None and not isinstance(value, type):
             with contextlib.suppress(Exception):  # a user-defined method; the text is shown instead
-                pictures = [data for data in _find_pictures(value, raw=raw) if detect_format(data)]
-        if pictures:
-            _send(pictures)
+                images = [data for data in _find_images(value, raw=raw) if detect_format(data)]
+        if images:
+            _send(images)
         else:
             print(value.get("text/plain", "") if raw and isinstance(value, dict) else value)  # noqa: T201
 
 
 def show_figure(figure: Any) -> None:
     """Send a matplotlib figure to the job as a PNG."""
-    _send(list(_find_pictures(figure, raw=False)))
+    _send(list(_find_images(figure, raw=False)))
 
 
-def _find_pictures(value: Any, *, raw: bool) -> Iterator[bytes]:
-    """Yield the pictures of a value, in order of preference. ``raw`` values are MIME bundles."""
+def _find_images(value: Any, *, raw: bool) -> Iterator[bytes]:
+    """Yield the images of a value, in order of preference. ``raw`` values are MIME bundles."""
     figures = sys.modules.get("matplotlib.figure")
     if figures is not None and isinstance(value, figures.Figure):
         file = io.BytesIO()
@@ -126,17 +126,17 @@ def _find_pictures(value: Any, *, raw: bool) -> Iterator[bytes]:
             yield data
 
 
-def _send(pictures: list[bytes]) -> None:
+def _send(images: list[bytes]) -> None:
     global _sent_count
     current = channel.get_channel()
-    picture = next((data for data in pictures if len(data) <= MAX_BYTES), None)
-    if picture is None:
-        size, limit = min(map(len, pictures)) / 1e6, MAX_BYTES / 1e6
+    image = next((data for data in images if len(data) <= MAX_BYTES), None)
+    if image is None:
+        size, limit = min(map(len, images)) / 1e6, MAX_BYTES / 1e6
         remedy = "use a smaller figure or a lower dpi"
         print(f"[image omitted: its size is {size:.1f} MB, but the limit is {limit:.0f} MB; {remedy}]")  # noqa: T201
         return
     _sent_count += 1
-    if current is not None and _sent_count <= MAX_PICTURES:
-        current.send_picture(picture)
-    elif _sent_count == MAX_PICTURES + 1:
-        print(f"[This rank has shown {MAX_PICTURES} images; later ones are omitted.]")  # noqa: T201
+    if current is not None and _sent_count <= MAX_IMAGES:
+        current.send_picture(image)
+    elif _sent_count == MAX_IMAGES + 1:
+        print(f"[This rank has shown {MAX_IMAGES} images; later ones are omitted.]")  # noqa: T201

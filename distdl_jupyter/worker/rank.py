@@ -87,7 +87,7 @@ def install_hooks() -> HookFinder:
     """Install all hooks; call it once, before any user code is imported."""
     finder = install()
     for hook in _HOOKS:
-        hook.watch(finder)
+        hook.install_hooks(finder)
     return finder
 
 

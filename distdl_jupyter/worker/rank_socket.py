@@ -31,12 +31,12 @@ from distdl_jupyter.worker import owned
 
 #: Subfolder of a job's folder with the notes of its ranks.
 NOTES = "serving"
-#: Maximum size in bytes of a header, which can contain errors with frames and images of values, and of a greeting.
-MAX_HEADER_BYTES, _MAX_GREETING_BYTES = 64 * 1024 * 1024, 4096
+#: Maximum size in bytes of a header, which can contain errors with frames and images of values, and of a handshake.
+MAX_HEADER_BYTES, _MAX_HANDSHAKE_BYTES = 64 * 1024 * 1024, 4096
 #: Maximum size of a body in bytes.
 MAX_BODY_BYTES = 64 * 1024 * 1024 * 1024
 #: Timeout in seconds for a client to send the token, and maximum number of connections that are not accepted yet.
-_GREETING_SECONDS, _BACKLOG = 10.0, 16
+_HANDSHAKE_SECONDS, _BACKLOG = 10.0, 16
 
 
 class ConnectionLost(ConnectionError):
@@ -102,12 +102,12 @@ class ServedConnection(MessageConnection):
         self,
         endpoint: socket.socket,
         listener: Listener,
-        greeting: dict[str, Any],
+        handshake: dict[str, Any],
         on_message: Callable[[ServedConnection, RankMessage], None],
     ) -> None:
         super().__init__(endpoint)
         self._listener = listener
-        self._greeting = greeting
+        self._handshake = handshake
         self._on_message = on_message
         self._outbox: queue.SimpleQueue[RankMessage | None] = queue.SimpleQueue()
         _connections.add(self)
@@ -121,9 +121,9 @@ class ServedConnection(MessageConnection):
     def _read(self) -> None:
         try:
             with contextlib.suppress(ConnectionLost):
-                has_sent = self.is_readable(_GREETING_SECONDS)
-                if has_sent and self._listener.accepts(self.receive(_MAX_GREETING_BYTES, 0).header):
-                    self.reply(self._greeting)
+                has_sent = self.is_readable(_HANDSHAKE_SECONDS)
+                if has_sent and self._listener.accepts(self.receive(_MAX_HANDSHAKE_BYTES, 0).header):
+                    self.reply(self._handshake)
                     while True:
                         self._on_message(self, self.receive())
         finally:
@@ -168,9 +168,9 @@ class Listener:
                     return connection
             connection.close()
 
-    def accepts(self, greeting: dict[str, Any]) -> bool:
-        """Return whether a greeting has the rank's token."""
-        token = greeting.get("token") if greeting.get("do") == "hello" else None
+    def accepts(self, handshake: dict[str, Any]) -> bool:
+        """Return whether a handshake has the rank's token."""
+        token = handshake.get("token") if handshake.get("do") == "hello" else None
         return isinstance(token, str) and hmac.compare_digest(token.encode(), self._token.encode())
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ def log(step: float | None = None, **metrics: Any) -> None:
     ``step``, the calls of each rank are counted: 0, 1, 2, ... For names that are not Python identifiers, write
     ``log(**{"loss/train": 0.1})``.
     If ``step`` restarts, for example at each epoch, the count continues. If it returns to a step that was logged
-    before, for example after loading a checkpoint, the values logged from that step on are replaced.
+    before, for example after loading a checkpoint, the values logged at or after that step are replaced.
     If ``samples`` is an integer, it is also used as the sample count of the step in ``Job.time``.
 
     Raises TypeError if a value is not a single number, and ValueError if the step is not finite.
@@ -168,7 +168,7 @@ def _to_number(name: str, value: Any) -> float:
 #
 # Steps are counted per metric. If a metric returns to its first step, for example at each epoch, its count continues
 # after its last step; metrics logged at the same steps continue together. If it returns to a later step that was logged
-# before (because the process loaded a checkpoint), the values logged from that step on are replaced.
+# before (because the process loaded a checkpoint), the values logged at or after that step are replaced.
 
 #: Number of recent steps stored per metric, to distinguish a return to an earlier step from a late report.
 _MAX_RECENT = 1000
@@ -234,9 +234,9 @@ class StepAxis:
         self._newest: _StepCount | None = None
 
     def assign_steps(self, step: float, names: Iterable[str]) -> dict[tuple[float, bool], list[str]]:
-        """Return the metrics that are logged at ``step``, by the step at which to store them and whether they replace.
+        """Return the metrics logged at ``step``, grouped by ``(stored_step, replace)``.
 
-        Metrics that replace do so for all values that were logged from this step on.
+        If ``replace`` is True, earlier values at this step and later ones are discarded.
         """
         groups: dict[tuple[float, bool], list[str]] = {}
         counts = self._counts

@@ -1,4 +1,4 @@
-"""Finds secrets in text by their form, or by the name of the variable that holds them.
+"""Finds secrets in text by their form, or by the names of their variables.
 
 The forms are tokens of well-known services, signatures, passwords in URLs, and assignments to names such as "password".
 A log is passed in blocks of thousands of lines, so a pattern is searched only in blocks that contain its keyword.
@@ -153,11 +153,11 @@ _LIKELY_NAMES = (
 
 @functools.lru_cache(maxsize=4096)
 def looks_secret(name: str) -> bool:
-    """Return whether a variable with this name probably holds a secret (token, password, key, SAS ...).
+    """Return whether the value of a variable with this name is probably a secret (token, password, key, SAS ...).
 
     A part of a word is enough for some patterns (PGPASSWORD). Names such as max_tokens are not secret.
     """
-    words = [word for piece in _regex(_WORD_BOUNDARY).split(name) if (word := piece.rstrip("0123456789").lower())]
+    words = [word for part in _regex(_WORD_BOUNDARY).split(name) if (word := part.rstrip("0123456789").lower())]
     joined = f"_{'_'.join(words)}_"
     if name in ("PWD", "OLDPWD"):  # the working directories of a shell
         return False

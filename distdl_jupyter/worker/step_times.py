@@ -246,9 +246,9 @@ class StepRecorder:
         #: The unsent records, the first step of them, and their count of numbers.
         self._records: list[list[int]] = []
         self._first = self._number_count = 0
-        #: How many steps a record covers, and how many of them are missing in the last one.
+        #: The number of steps that a record covers, and how many of them the last one lacks.
         self._size, self._missing_count = 1, 0
-        #: When the last report was sent.
+        #: The time of the last report.
         self._sent_at = 0
         #: Called when measuring begins or ends, with whether the next step is measured.
         self.on_switch: Callable[[bool], object] = bool
@@ -429,12 +429,12 @@ class StepRecorder:
 
     @guard_method
     def use_gpu(self, device: Any) -> None:
-        """Time the steps with events on a torch GPU, from the next step on."""
+        """Time the steps with events on a torch GPU, from the next step onwards."""
         if self.gpu is None and self._thread == threading.get_ident():
             self.gpu = GpuSteps(device)
 
     def measure_all(self, *, is_on: bool) -> None:
-        """Measure every step from the next one on, or return to measuring only some of them."""
+        """Measure every step from the next one onwards, or return to measuring only some of them."""
         self._measures_all = is_on
         if is_on:
             self._resume()

@@ -23,7 +23,7 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("name", ["rank-1.pkl", "rank-3.pkl"])
 def test_a_value_of_an_own_rank_is_taken(name):
-    assert staging.why_refused(PurePath(name), staging.MAX_VALUE_BYTES, {1, 3}) == ""
+    assert staging.explain_refusal(PurePath(name), staging.MAX_VALUE_BYTES, {1, 3}) == ""
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_value_of_an_own_rank_is_taken(name):
     ],
 )
 def test_any_other_file_stays_there(name, size, why):
-    assert staging.why_refused(PurePath(name), size, {1, 3}) == why
+    assert staging.explain_refusal(PurePath(name), size, {1, 3}) == why
 
 
 class Host:

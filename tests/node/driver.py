@@ -43,7 +43,7 @@ class Driven:
         self.job = f"test-{uuid.uuid4().hex[:8]}"
         self.messages, self.data, self.closed, self.order = [], {}, set(), []
         self.folder = self.run = None
-        self._reader = frames.FrameReader(expect_greeting=True)
+        self._reader = frames.FrameReader(expect_handshake=True)
         self._number = 0
         self._beating = threading.Event()
         self._lock = threading.Lock()

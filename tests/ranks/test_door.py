@@ -81,7 +81,7 @@ def test_who_does_not_know_the_token_is_hung_up_on(shared, words):
 
 
 def test_nothing_is_opened_before_the_token(shared, tmp_path):
-    """A pickle behind a wrong greeting is never loaded, whatever it would do."""
+    """A pickle behind a wrong handshake is never loaded, whatever it would do."""
     trap = tmp_path / "opened"
     evil = b"cposix\nsystem\n(S'touch " + str(trap).encode() + b"'\ntR."
     asked = {"do": "push", "id": 1, "names": ["x"]}

@@ -236,7 +236,7 @@ class PlayedNode:
         self._name = f"node-{number:03}"
         self._address = f"10.77.{number // 250}.{number % 250 + 1}"
         self._ranks = {}
-        self._reader = frames.FrameReader(expect_greeting=False)
+        self._reader = frames.FrameReader(expect_handshake=False)
         self._hears = False
         self._silent = self._over = False
         self._tasks = []
@@ -256,7 +256,7 @@ class PlayedNode:
         self._writer.close()
 
     async def _hear(self, reader):
-        outer = frames.FrameReader(expect_greeting=False)
+        outer = frames.FrameReader(expect_handshake=False)
         while not self._over and (content := await reader.read(_PIECE)):
             for piece in outer.feed(content):
                 if piece.channel == _INPUT:
@@ -269,7 +269,7 @@ class PlayedNode:
             if not newline:
                 return
             self._hears = True
-            self._write(frames.GREETING)
+            self._write(frames.HANDSHAKE)
             self._tasks.append(asyncio.create_task(self._live()))
         for frame in self._reader.feed(content):
             if isinstance(frame, dict) and "request" in frame and not self._silent:

@@ -40,8 +40,8 @@ def test_while_nothing_is_expected_nothing_is_counted():
     timer = StallTimer(0.0)
     for second in range(3):
         timer.on_activity(float(second), 0)
-    timer.pause(5000.0)
-    assert timer.measure_silence(5030.0) == 30.0
+    timer.reset(5000.0)
+    assert timer.measure_idle_time(5030.0) == 30.0
     timer.on_activity(5040.0, 0)
     assert timer.limit == 60.0, "the time between two cells is no pace"
 
@@ -57,11 +57,8 @@ def test_each_rank_has_its_own_silence():
     timer = StallTimer(0.0)
     timer.on_activity(10.0, 0)
     timer.on_activity(12.0, 1)
-    assert (timer.measure_silence(15.0), timer.measure_rank_silence(0, 15.0), timer.measure_rank_silence(2, 15.0)) == (
-        3.0,
-        5.0,
-        None,
-    )
+    assert timer.measure_idle_time(15.0) == 3.0
+    assert [timer.measure_rank_idle_time(rank, 15.0) for rank in (0, 2)] == [5.0, None]
 
 
 @pytest.mark.parametrize("text", [

@@ -111,7 +111,7 @@ def test_ranks_that_cannot_connect_report_that_they_tried(folder):
 def test_both_of_horovod_s_keras_modules_are_refused(module):
     """Asked of the import system itself: Horovod's package for TensorFlow is not built here."""
     finder = HookFinder()
-    distributed.watch(finder)
+    distributed.install_hooks(finder)
     with pytest.raises(ImportError, match=f"^{module} of Horovod"):
         finder.find_spec(module)
     assert finder.find_spec("horovod.spark") is None

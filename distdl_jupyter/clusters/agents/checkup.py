@@ -96,7 +96,7 @@ def _check_python(survey: Survey) -> Iterator[NodeCheck]:
             yield NodeCheck(report.host, "Python", "ok", version)
         else:
             text = f"Python {version}, but this machine has {local_version}"
-            remedy = f"Set the option python to the path of Python {minor} on the hosts."
+            remedy = f"Set the option 'python' to the path of Python {minor} on the hosts."
             yield NodeCheck(report.host, "Python", "error", text, remedy, "host-python")
 
 
@@ -266,8 +266,8 @@ def apply_rules(survey: Survey, troubles: Sequence[HostTrouble], network_rows: S
         rows.append(NodeCheck(report.host, "Reachable", "ok", "answers"))
         rows.append(NodeCheck(report.host, "Host key", "ok", "known"))
     for trouble in troubles:
-        what = _CHECK_BY_CAUSE.get(getattr(trouble, "kind", ""), "Reachable")
-        rows.append(NodeCheck(trouble.host, what, "error", trouble.reason, trouble.remedy, trouble.code))
+        check = _CHECK_BY_CAUSE.get(getattr(trouble, "kind", ""), "Reachable")
+        rows.append(NodeCheck(trouble.host, check, "error", trouble.reason, trouble.remedy, trouble.code))
     for host, name in {} if survey.can_share_host else find_duplicates(survey.reports).items():
         remedy = f"List the machine once, with the number of its processes: {name}:2."
         rows.append(NodeCheck(host, "Reachable", "error", f"is the same machine as {name}", remedy, "host-reachable"))
@@ -327,7 +327,7 @@ def check_network(
         text = "has no IPv4 address except its loopback address"
         remedy, code = "Connect it to the network of the other hosts.", "host-no-address"
         if network:
-            text = f"has no address on {network}, which the option network names"
+            text = f"has no address on {network}, which the option 'network' names"
             remedy, code = "Correct or remove that option.", "host-network-option"
         return [NodeCheck(host, "Network", "error", text, remedy, code) for host in isolated]
     rows = []
@@ -344,10 +344,10 @@ def check_network(
             ports = f"{addresses[0]}, ports 1024 to 65535, in the firewall of {host} and in any firewall between them"
             remedy = f"Allow TCP from {others} to {ports}."
             if reason == "another machine or program answers":
-                remedy = f"Give {host} an address of its own, or set the option network to another network."
+                remedy = f"Give {host} an address of its own, or set the option 'network' to another network."
             rows.append(NodeCheck(host, "Ports", "error", text, remedy, "host-ports"))
     text = "each host reaches some address of every other host, but no network connects all of them"
-    remedy = "Set the option network to the network that ranks use."
+    remedy = "Set the option 'network' to the network that ranks use."
     return rows or [NodeCheck("", "Network", "error", text, remedy, "hosts-no-common-network")]
 
 

@@ -227,8 +227,8 @@ def preview_placement(spec: JobSpec, gpus: int, configured: object = None) -> Pl
     if spec.use_gpu and gpus < spec.process_count_per_node:
         value = gpus if configured is None else configured
         needed = f"use_gpu needs {plural(spec.process_count_per_node, 'GPU')} on each node"
-        text = f"{needed}, but the cluster option gpus_per_node is {value}."
-        hint = f"Set the cluster option gpus_per_node to {spec.process_count_per_node}."
+        text = f"{needed}, but the cluster option 'gpus_per_node' is {value}."
+        hint = f"Set the cluster option 'gpus_per_node' to {spec.process_count_per_node}."
         raise InvalidSpec(text, code="gpus-per-node-too-few", field="use_gpu", hint=hint)
     names = [f"node-{node}" for node in range(spec.node_count)]
     return Placement(build_rank_slots(spec, names), address="", ports=(), interface="")

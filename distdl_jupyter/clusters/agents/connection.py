@@ -32,8 +32,8 @@ from distdl_jupyter.node.run_dir import RunFolder
 from distdl_jupyter.node.stacks import StackDump
 from distdl_jupyter.worker.rank_socket import NOTES, find_note, open_listener, read_uid, write_note
 
-#: Timeout in seconds for an agent's greeting: 10 s for ssh, the rest for starting Python from a slow disk.
-_GREETING_SECONDS = 25.0
+#: Timeout in seconds for an agent's handshake: 10 s for ssh, the rest for starting Python from a slow disk.
+_HANDSHAKE_SECONDS = 25.0
 #: Timeouts in seconds for all hosts to end their processes, and for one agent to exit after its input was closed.
 _END_SECONDS, _CLOSE_SECONDS = 10.0, 5.0
 #: The default folder of jobs on a host.
@@ -60,10 +60,10 @@ class Connection(AgentConnection):
         self.target = host
         #: The prefix of commands that a user runs on the host: "ssh gpu1".
         self.shell = ""
-        #: Set when the agent's greeting has arrived.
-        self.greeted = threading.Event()
+        #: Set when the agent's handshake has arrived.
+        self.handshake_done = threading.Event()
         self._link = link
-        self._reader = frames.FrameReader(expect_greeting=True)
+        self._reader = frames.FrameReader(expect_handshake=True)
         # Requests and channels of an earlier supervisor have smaller numbers.
         self._request_numbers, self._channel_numbers = itertools.count(first_number), itertools.count(first_number)
         self._lock = threading.Condition()
@@ -78,7 +78,7 @@ class Connection(AgentConnection):
         self._unsent_bytes = len(first_input)
         self._is_started = False
         self._received_at = time.monotonic()
-        #: When the connection is closed even if the agent has not exited (monotonic); inf until ``close``.
+        #: Time (monotonic) at which the connection is closed even if the agent has not exited; inf until ``close``.
         self._close_at = math.inf
         self._ended = threading.Event()
 
@@ -148,13 +148,13 @@ class Connection(AgentConnection):
         self._is_started = True
         asyncio.run_coroutine_threadsafe(self._run(), wire.get_loop())
 
-    def await_greeting(self, explain: Callable[[str, int | None], ReachError]) -> None:
-        """Wait for the agent's greeting, and send the package if the host lacks it. Raises ReachError.
+    def await_handshake(self, explain: Callable[[str, int | None], ReachError]) -> None:
+        """Wait for the agent's handshake, and send the package if the host lacks it. Raises ReachError.
 
-        ``explain`` returns the error for the output before the greeting and the exit code, or None if it is running.
+        ``explain`` returns the error for the output before the handshake and the exit code, or None if it is running.
         """
-        deadline, has_sent_package = time.monotonic() + _GREETING_SECONDS, False
-        while not self.greeted.wait(0.05):
+        deadline, has_sent_package = time.monotonic() + _HANDSHAKE_SECONDS, False
+        while not self.handshake_done.wait(0.05):
             if not has_sent_package and package.build_request_marker() in self._reader.preamble:
                 self._send(package.build_package().content)
                 has_sent_package = True
@@ -214,15 +214,15 @@ class Connection(AgentConnection):
                 if {type_ for type_, _answer in list(self._pending.values())} - {"get"}:
                     break
                 await asyncio.sleep(_POLL_SECONDS)
-                self._received_at = time.monotonic()  # the silence is caused by this pause
+                self._received_at = time.monotonic()  # this pause is not idle time
             content = await self._link.read()
             if not content:
-                return await self._link.why_ended(time.monotonic() - self._received_at)
+                return await self._link.explain_end(time.monotonic() - self._received_at)
             self._received_at = time.monotonic()
             for frame in self._reader.feed(content):
                 self._on_frame(frame)
-            if self._reader.has_greeting:
-                self.greeted.set()
+            if self._reader.has_handshake:
+                self.handshake_done.set()
 
     async def _send_queued(self) -> str:
         with contextlib.suppress(OSError):  # the agent has exited, and its output explains why
@@ -235,11 +235,11 @@ class Connection(AgentConnection):
         return ""
 
     async def _watch(self) -> str:
-        """Send heartbeats; return the reason when the host has been silent for too long."""
-        timeout = self._link.silence_seconds
+        """Send heartbeats; return the reason when the host has been idle for too long."""
+        timeout = self._link.max_idle_seconds
         while time.monotonic() < self._close_at:
             await asyncio.sleep(self._link.beat_seconds)
-            if self._close_at == math.inf and self.greeted.is_set():
+            if self._close_at == math.inf and self.handshake_done.is_set():
                 if not self._unsent_bytes:  # any frame serves as a heartbeat
                     self._send(frames.encode_message("beat"))
                 if time.monotonic() - self._received_at > timeout:
@@ -280,7 +280,7 @@ def start_all(links: Iterable[tuple[Host, Link]], first_input: bytes = b"") -> l
         connection.start()
     try:
         for connection in connections:
-            connection.await_greeting(functools.partial(explain, connection.host))
+            connection.await_handshake(functools.partial(explain, connection.host))
     except BaseException:
         end_all(connections)
         raise

@@ -65,21 +65,21 @@ class Tail:
 
 
 class FolderLink(Tail, wire.Link):
-    """The link to the agent of one node. ``why_lost`` returns the reason if the node is lost, else "".
+    """The link to the agent of one node. ``explain_loss`` returns the reason if the node is lost, else "".
 
     With ``takeover``, wait until the agent has read the messages of an earlier supervisor. Raises LaunchFailed.
     """
 
     beat_seconds = folder.BEAT_SECONDS
     #: The batch system reports lost nodes; a file server may be unavailable for minutes.
-    silence_seconds = math.inf
+    max_idle_seconds = math.inf
 
-    def __init__(self, run: Path, node: int, why_lost: Callable[[], str], *, takeover: bool = False) -> None:
+    def __init__(self, run: Path, node: int, explain_loss: Callable[[], str], *, takeover: bool = False) -> None:
         wire.Link.__init__(self)
         inbox, position_file, outbox = folder.get_file_names(node)
-        Tail.__init__(self, run / outbox, why_lost)
+        Tail.__init__(self, run / outbox, explain_loss)
         self._inbox_path, self._position_path = run / inbox, run / position_file
-        self._why_lost = why_lost
+        self._explain_loss = explain_loss
         #: The number of bytes sent to the agent, including those of earlier supervisors.
         self.sent_bytes = self._await_reader() if takeover else 0
 
@@ -97,7 +97,7 @@ class FolderLink(Tail, wire.Link):
                 if not frames.measure_complete(file.read()):
                     file.truncate(position)
                     return position
-            if self._why_lost():
+            if self._explain_loss():
                 return self._inbox_path.stat().st_size  # the node is lost, but its output can still be read
             if time.monotonic() > deadline:
                 text = f"The agent does not read its messages from {self._inbox_path}."
@@ -118,7 +118,7 @@ class FolderLink(Tail, wire.Link):
 
     async def _write_at(self, position: int, content: bytes) -> None:
         """Write bytes at a position; retry while the disk is full or the file server is unavailable."""
-        while content and not self._why_lost():
+        while content and not self._explain_loss():
             try:
                 with self._inbox_path.open("rb+", buffering=0) as file:
                     file.seek(position)
@@ -144,6 +144,6 @@ class FolderLink(Tail, wire.Link):
     async def end(self, grace: float = 0.0) -> None:
         """Do nothing: the batch system ends the agent."""
 
-    async def why_ended(self, silent_seconds: float) -> str:
+    async def explain_end(self, idle_seconds: float) -> str:
         """Return why the output ended."""
-        return self._why_lost() or "The agent has ended."
+        return self._explain_loss() or "The agent has ended."

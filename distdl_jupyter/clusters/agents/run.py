@@ -164,7 +164,8 @@ class AgentRun(Run):
             output += (content or b"").decode(errors="replace")
             progress(f"waiting for {service.name}")
         if service.ready not in output:
-            text = f"{service.name} did not start{f' on {node.host}' if node.host else ''}."
+            host = f" on {node.host}" if node.host else ""
+            text = f"The {service.name} process did not start{host}. See its output below."
             raise LaunchFailed(text, code="service-not-started", output=output.strip()[-2000:])
 
     def _add_stream(self, rank: int | None, name: str, source: int | Inbox, start: int | None = None) -> None:
@@ -538,7 +539,7 @@ def _get_exit_code(end: Mapping[str, Any]) -> int:
 
 
 class Relay:
-    """The remote shell of a job for Open MPI; ``environments`` holds the variables of each host."""
+    """The remote shell of a job for Open MPI; ``environments`` are the variables of each host."""
 
     def __init__(self, connections: Mapping[str, Connection], environments: Mapping[str, Mapping[str, str]]) -> None:
         self._connections = connections

@@ -73,12 +73,12 @@ def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode
         folder, is_shared = str(answer["folder"]), bool(answer["shared"])
         has_directory = bool(answer.get("working_directory_there")) or not directory
         if job.options.shared and not is_shared:
-            text = f"The host does not see the job's folder {job.folder.path}, although the option shared is set."
-            remedy = "Remove the option shared, or set DISTDL_HOME to a folder that all hosts mount."
+            text = f"The host does not see the job's folder {job.folder.path}, although the option 'shared' is set."
+            remedy = "Remove the option 'shared', or set DISTDL_HOME to a folder that all hosts mount."
             raise HostFailed(connection.host, text, remedy, code="shared-folder-missing")
         if is_shared and not has_directory:
             text = f"The host sees the job's folder, but not the working directory {directory}."
-            remedy = "Submit from a folder that all hosts mount, or set the cluster option shared to False."
+            remedy = "Submit from a folder that all hosts mount, or set the cluster option 'shared' to False."
             raise HostFailed(connection.host, text, remedy, code="working-directory-missing")
         working_directory = directory if has_directory else f"{folder}/{_WORK}"
         node = AgentNode(connection, folder, working_directory, str(answer["run"]), is_shared=is_shared)
@@ -145,7 +145,7 @@ def copy_back(job: StagedJob, node: AgentNode, copied_paths: set[Path], ranks: C
         path = PurePosixPath(name)
         if path.parts[0] != "results":
             return True
-        reason = why_refused(path.relative_to("results"), bytes_, ranks)
+        reason = explain_refusal(path.relative_to("results"), bytes_, ranks)
         if reason and not path.name.startswith("."):  # hidden files are incomplete files of a killed rank
             text = f"{node.host}: {reason}. The file was not copied; it is in {node.folder}."
             node.notices.append(RunNotice("warning", text, "result-left-on-host"))
@@ -218,8 +218,8 @@ MAX_VALUE_BYTES = 4 * 2**30
 _VALUE_NAME = re.compile(r"rank-(0|[1-9]\d{0,8})\.pkl")
 
 
-def why_refused(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
-    """Return why a file of ``results`` is refused, or "" if it is not; ``ranks`` are the ranks that ran on the host."""
+def explain_refusal(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
+    """Return the reason to refuse a file of ``results``, or "". ``ranks`` are the ranks that ran on the host."""
     match = _VALUE_NAME.fullmatch(str(name))
     if match is None:
         return f"results/{name} is not the value of a rank"

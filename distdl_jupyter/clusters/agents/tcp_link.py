@@ -49,7 +49,7 @@ class TcpLink(Link):
         self._reader = reader
         self._writer = asyncio.StreamWriter(transport, transport.get_protocol(), reader, asyncio.get_running_loop())
         self._explain_loss = explain_loss
-        self._frames = frames.FrameReader(expect_greeting=False)
+        self._frames = frames.FrameReader(expect_handshake=False)
         self._has_closed_input = False
 
     async def read(self) -> bytes:
@@ -90,7 +90,7 @@ class TcpLink(Link):
         """Close the connection, which ends the agent; idempotent. Called on the loop."""
         self._writer.transport.abort()
 
-    async def why_ended(self, silent_seconds: float) -> str:
+    async def explain_end(self, idle_seconds: float) -> str:
         """Return why the output ended."""
         if self._code is not None:
             return f"The agent on {self.name} exited with code {self._code}{self.last_line}."

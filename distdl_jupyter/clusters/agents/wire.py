@@ -76,9 +76,9 @@ async def _wait_ready(fd: int, add: Callable[..., Any], remove: Callable[[int], 
 class Link(ABC):
     """The byte streams of an agent, such as the pipes of a process. Coroutines run on ``get_loop``."""
 
-    #: Seconds between two heartbeats, and seconds of silence after which the host is lost.
+    #: Seconds between two heartbeats, and seconds of idle time after which the host is lost.
     beat_seconds: ClassVar[float] = 1.0
-    silence_seconds: ClassVar[float] = 10.0
+    max_idle_seconds: ClassVar[float] = 10.0
 
     def __init__(self) -> None:
         #: The end of the error output.
@@ -111,8 +111,8 @@ class Link(ABC):
         """Wait for the agent to exit; kill it after ``grace`` seconds."""
 
     @abstractmethod
-    async def why_ended(self, silent_seconds: float) -> str:
-        """Return why the output ended, after ``silent_seconds`` without a byte."""
+    async def explain_end(self, idle_seconds: float) -> str:
+        """Return why the output ended, after ``idle_seconds`` without a byte."""
 
     async def close(self) -> None:
         """Close all streams."""

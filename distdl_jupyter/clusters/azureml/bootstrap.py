@@ -56,7 +56,9 @@ def identify(environment: Mapping[str, str]) -> tuple[int, int, str]:
 def main() -> int:
     """Run this process's rank and return its exit code."""
     if sys.version_info < (3, 11):  # noqa: UP036  the image may contain an older Python
-        sys.exit("The image has Python {}.{}. Set the option environment or python for 3.11.".format(*sys.version_info))
+        sys.exit(
+            "The image has Python {}.{}. Set the option 'environment' or 'python' for 3.11.".format(*sys.version_info)
+        )
     folder = Path.cwd()
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     rank, processes, local_rank = identify(os.environ)

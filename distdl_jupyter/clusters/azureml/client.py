@@ -181,11 +181,11 @@ def _get_cloud_options() -> dict[str, Any]:
 
 # Error codes differ between services, so error texts are matched too. The texts come from public issues and from the
 # pages on quotas (learn.microsoft.com, how-to-manage-quotas) and roles (how-to-assign-roles).
-CHECK_HINT = "Check the options subscription_id, resource_group and workspace."
+CHECK_HINT = "Check the options 'subscription_id', 'resource_group' and 'workspace'."
 #: Pattern of an error text: remedy. The first match is used.
 _REMEDIES = {
     r"preempt|evict|low.?priority": "Submit the job again from a checkpoint, or use dedicated nodes.",
-    r"image build|build.*image|docker": "Check the build log above and the option environment.",
+    r"image build|build.*image|docker": "Check the build log above and the option 'environment'.",
     r"quota|cores? limit": "Use fewer nodes or another size, or request more quota for this VM family: Azure Machine "
     "Learning has its own quota (ml.azure.com, Quota).",
     r"AllocationFailed|capacity|SkuNotAvailable": "Azure has no capacity for this size in the region now. Try again "
@@ -193,9 +193,9 @@ _REMEDIES = {
     r"(vm ?size|sku)\b.*(not (supported|available|valid|found)|invalid)": "Choose a size that the region offers: "
     "az ml compute list-sizes",
     r"ScopeLocked": "Ask for the lock on the resource group to be removed, because it prevents changes.",
-    r"compute target|compute .*not found": "Set the option compute to a compute target of the workspace.",
+    r"compute target|compute .*not found": "Set the option 'compute' to a compute target of the workspace.",
     r"out of memory|oom|exit(ed)? .*137": "Use a VM size with more memory, or smaller batches.",
-    r"environment": "Set the option environment to an image, or to an environment of the workspace.",
+    r"environment": "Set the option 'environment' to an image, or to an environment of the workspace.",
 }
 #: Azure's error code for an unknown name -> the option with the name.
 _NOT_FOUND_FIELDS = {

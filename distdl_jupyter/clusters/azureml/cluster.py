@@ -56,7 +56,7 @@ _NODE_STATES: Mapping[str, NodeState] = {
 }
 #: Upper limit for numbers of nodes and for seconds; a larger value is a mistake.
 _MAX_VALUE = 10_000_000
-#: Timeout in seconds for the end of a job that ``sweep`` has canceled.
+#: Seconds to wait for Azure to end a job that ``sweep`` has canceled.
 _SWEEP_SECONDS = 60.0
 #: Modules in the generated image besides the standard library. The image also has the programs of all backends.
 _IMAGE_MODULES = frozenset({"torch", "horovod", "numpy", "pandas", "sklearn", "cloudpickle", "psutil", "torchvision"})
@@ -165,7 +165,7 @@ class AzureMLCluster(Cluster, Provisioner):
             return [*rows, NodeCheck("", step, "error", error.message, hint, code=error.code)]
         if options.compute and target is None:
             text = f"the workspace has no compute target named {options.compute}"
-            hint = "Set compute to an existing compute target, or create it: distdl clusters compute create"
+            hint = "Set the option 'compute' to an existing target, or create it: distdl clusters compute create"
             rows.append(NodeCheck("", step, "error", text, hint, code="azureml-compute"))
         else:
             text = f"serverless, {options.vm_size}" if target is None else f"{target.name}, {_describe_compute(target)}"
@@ -177,7 +177,7 @@ class AzureMLCluster(Cluster, Provisioner):
         rows.append(NodeCheck("", "Image", "ok", text))
         for name in _find_missing_modules(options, modules):
             text = f"the generated image does not contain {name}"
-            hint = f"Set the option environment to an image that contains {name}."
+            hint = f"Set the option 'environment' to an image that contains {name}."
             rows.append(NodeCheck("", name, "error", text, hint, code="azureml-package"))
         return rows
 
@@ -202,7 +202,7 @@ class AzureMLCluster(Cluster, Provisioner):
         adds_packages = any(getattr(spec, name) for name in PACKAGE_OPTIONS)
         if not adds_packages and (missing := _find_missing_modules(options, context.modules)):
             message = f"{listing(missing)} {'is' if len(missing) == 1 else 'are'} not in the generated image."
-            hint = "Add it with pip_packages, or set the cluster option environment to an image that contains it."
+            hint = "Add it with pip_packages, or set the cluster option 'environment' to an image that contains it."
             raise LaunchFailed(message, code="azureml-image-without", hint=hint)
         context.report("stage", "connecting to the Azure ML workspace")
         with translate_azure_errors(options):
@@ -239,10 +239,10 @@ class AzureMLCluster(Cluster, Provisioner):
         return run.AzureMLRun(spec, workspace, context)
 
     def attach(
-        self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
+        self, spec: JobSpec, handle: dict[str, Any], context: Context, read_offsets: Mapping[tuple[int, str], int]
     ) -> Run:
         """Follow a submitted job. No request is sent here, so an expired sign-in does not lose the job."""
-        return run.AzureMLRun(spec, Workspace(**handle["workspace"]), context, read=read)
+        return run.AzureMLRun(spec, Workspace(**handle["workspace"]), context, read_offsets=read_offsets)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
         """Cancel the job and wait until Azure has ended it; its name is derived from the job ID."""
@@ -337,7 +337,7 @@ class AzureMLCluster(Cluster, Provisioner):
         """Request the creation of the compute cluster that the options name."""
         if _find_compute(options) is not None:
             message = f"The workspace {options.workspace} already has a compute target named {options.compute}."
-            hint = "Use it, or set the option compute to another name."
+            hint = "Use it, or set the option 'compute' to another name."
             raise ClusterRefused(message, code="azureml-compute-exists", hint=hint)
         _request_change(options, "begin_create_or_update", compute_spec.build_entity(options.compute))
 
@@ -401,7 +401,7 @@ def _find_compute(options: Any, *, only_clusters: bool = False) -> Any | None:
     """
     if not options.compute:
         message = "Serverless nodes are created for each job, so there is nothing to create or delete."
-        hint = "Set the option compute to use a compute cluster."
+        hint = "Set the option 'compute' to use a compute cluster."
         raise ClusterRefused(message, code="azureml-serverless", hint=hint)
     try:
         with open_computes(options) as operations:
@@ -412,7 +412,7 @@ def _find_compute(options: Any, *, only_clusters: bool = False) -> Any | None:
         return None
     if only_clusters and compute.type.lower() != "amlcompute":
         message = f"{compute.name} is not a compute cluster."
-        hint = "Set compute to a compute cluster. List them: distdl clusters compute list"
+        hint = "Set the option 'compute' to a compute cluster. List them: distdl clusters compute list"
         raise InvalidSpec(message, code="azureml-not-a-compute-cluster", field="compute", hint=hint)
     return compute
 

@@ -115,7 +115,7 @@ def check_spec(spec: JobSpec) -> None:
         package_option = ""  # the image may also contain packages that a script declares
     if package_option and image not in ("", GENERATED_IMAGE):
         message = f"Packages cannot be added to the existing image {image}."
-        hint = "Install the packages in that image, or remove the option environment."
+        hint = "Install the packages in that image, or remove the option 'environment'."
         raise InvalidSpec(message, code="azureml-image-packages", field=package_option, hint=hint)
 
 

@@ -69,20 +69,22 @@ _PREEMPTED_TEXT = (
     "Azure ML preempted the low-priority nodes and queued the job again. It restarts from the latest checkpoint if the "
     "code loads one."
 )
+#: The number of recorded bytes of each (rank, stream).
+_Offsets = Mapping[tuple[int, str], int]
 
 
 class AzureMLRun(Run):
-    """One submitted job; ``read`` is the number of recorded bytes of each (rank, stream)."""
+    """One submitted job; ``read_offsets`` is the number of recorded bytes of each (rank, stream)."""
 
     def __init__(
-        self, spec: JobSpec, workspace: Workspace, context: Context, read: Mapping[tuple[int, str], int] | None = None
+        self, spec: JobSpec, workspace: Workspace, context: Context, read_offsets: _Offsets | None = None
     ) -> None:
         self._workspace = workspace
         self._name = job.build_run_name(spec.id)
         self._folder = context.folder
         self._rank_count = spec.process_count
         self._outage = OutageNotifier(_OUTAGE_SECONDS)
-        self._logs = Logs(workspace, context.variables["DISTDL_NONCE"], spec.process_count, read)
+        self._logs = Logs(workspace, context.variables["DISTDL_NONCE"], spec.process_count, read_offsets)
         #: The ranks whose exit has not been reported.
         self._unreported = set(range(spec.process_count))
         #: Whether a rank has failed.
@@ -96,7 +98,7 @@ class AzureMLRun(Run):
         self._is_unknown = False
         #: Whether the job has ended and all output was forwarded.
         self._is_done = False
-        #: When the state was last requested, and when the job ended (monotonic, 0.0: never).
+        #: The monotonic times of the last request of the state and of the end of the job (0.0: never).
         self._requested_at = self._ended_at = 0.0
         self._started_at = time.monotonic()
         self._poll_seconds = _FAST_POLL_SECONDS
@@ -257,19 +259,17 @@ class LogFile:
 class Logs:
     """All log files of a job. One thread calls ``advance``; another reads ``exits`` and ``started_ranks``."""
 
-    def __init__(
-        self, workspace: Workspace, nonce: str, ranks: int, read: Mapping[tuple[int, str], int] | None = None
-    ) -> None:
+    def __init__(self, workspace: Workspace, nonce: str, ranks: int, read_offsets: _Offsets | None = None) -> None:
         self._workspace = workspace
         self._mark_prefix = bootstrap.build_mark(nonce, "")[:-1]
         self._mark_pattern = re.compile(re.escape(self._mark_prefix) + rb"([^\x1f]*)\x1f")
         #: Whether text outside of ranks' output is forwarded; another supervisor may have forwarded it already.
-        self._forwards_other, read = read is None, read or {}
+        self._forwards_other, offsets = read_offsets is None, read_offsets or {}
         self._system_inbox = Inbox()
         keys = [(rank, name) for rank in range(ranks) for name in ("out", "err")]
         #: The unrecorded part of each rank's stream.
-        self._inboxes = {key: Inbox(read.get(key, 0)) for key in keys}
-        rank_streams = (Stream(self._inboxes[key], *key, read.get(key, 0)) for key in keys)
+        self._inboxes = {key: Inbox(offsets.get(key, 0)) for key in keys}
+        rank_streams = (Stream(self._inboxes[key], *key, offsets.get(key, 0)) for key in keys)
         #: The text outside of ranks' output, then each rank's two streams.
         self.streams = (Stream(self._system_inbox, None, "out"), *rank_streams)
         self._files: dict[str, LogFile] = {}
@@ -379,7 +379,7 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
             if target is None or (blob.metadata or {}).get("hdi_isfolder"):
                 continue
             value = target.relative_to(folder.results) if target.is_relative_to(folder.results) else None
-            if value is not None and (reason := staging.why_refused(value, blob.size, range(ranks))):
+            if value is not None and (reason := staging.explain_refusal(value, blob.size, range(ranks))):
                 if not target.name.startswith("."):
                     reasons.append(f"{reason}. The file was not copied; it is in the artifacts of the Azure ML job.")
             elif not target.exists() or target.stat().st_size != blob.size:

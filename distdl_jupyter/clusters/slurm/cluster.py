@@ -31,7 +31,7 @@ from distdl_jupyter.core.queue import QueuedJob, QueueView
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.store import JobFolder, create_id
 
-#: Timeout in seconds for the end of a job that ``sweep`` has canceled.
+#: Seconds to wait for Slurm to end a job that ``sweep`` has killed.
 _SWEEP_SECONDS = 15.0
 #: Seconds between two polls for the nodes.
 _POLL_SECONDS = 0.1
@@ -63,7 +63,7 @@ class SlurmCluster(AgentCluster):
 
     def unavailable(self, options: SlurmOptions) -> str:
         """Return the remedy if Slurm's commands are missing."""
-        return commands.why_commands_missing()
+        return commands.explain_missing_commands()
 
     def process_count_per_node(self, options: SlurmOptions, *, use_gpu: bool | None) -> int:
         """Return the number of GPUs that a job uses on each node, or 1 if it uses none."""
@@ -90,8 +90,9 @@ class SlurmCluster(AgentCluster):
         self, options: SlurmOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Check Slurm, a test submission and the nodes; if they pass, also the software of one free node."""
-        if missing := commands.why_commands_missing():
-            return [NodeCheck("", "Slurm", "error", "Slurm is not installed here.", missing, "slurm-missing")]
+        if commands.explain_missing_commands():
+            problem = "Slurm is not installed"
+            return [NodeCheck("", "Slurm", "error", problem, commands.MISSING_REMEDY, "slurm-missing")]
         try:
             nodes = commands.list_nodes(options.partition)
         except commands.SlurmFailed as error:
@@ -105,7 +106,7 @@ class SlurmCluster(AgentCluster):
             partition = f"partition {options.partition}" if options.partition else "the default partition"
             rows.append(NodeCheck("", "Submission", "ok", f"{partition} accepts jobs"))
         except commands.SlurmFailed as error:
-            code, remedy = commands.explain_refusal(error)
+            code, remedy = commands.explain_sbatch_error(error)
             rows.append(NodeCheck("", "Submission", "error", error.message, remedy, code))
         down_nodes = [f"{node.name} ({node.detail})" for node in nodes if node.state == "down"]
         if nodes and len(down_nodes) == len(nodes):
@@ -144,7 +145,7 @@ class SlurmCluster(AgentCluster):
         for node, host in enumerate(slurm.list_hosts()):
             self._connections.append(slurm.connect(node, host, takeover=job is not None))
             self._connections[-1].start()
-        self._wait_until(self._all_have_greeted, "stage", context)
+        self._wait_until(self._all_agents_connected, "stage", context)
         return spec, []
 
     def _submit(self, spec: JobSpec, options: SlurmOptions, context: Context) -> SlurmJob:
@@ -165,14 +166,14 @@ class SlurmCluster(AgentCluster):
                 context.record_handle(directory.handle(job))
         except commands.SlurmFailed as error:
             directory.remove()
-            code, remedy = commands.explain_refusal(error)
+            code, remedy = commands.explain_sbatch_error(error)
             raise LaunchFailed(error.message, code=code, hint=remedy) from error
         except OSError as error:
             raise script.make_unusable_error(error, directory.job) from error
         return SlurmJob(directory, job)
 
-    def _all_have_greeted(self) -> bool:
-        return all(connection.greeted.is_set() for connection in self._connections)
+    def _all_agents_connected(self) -> bool:
+        return all(connection.handshake_done.is_set() for connection in self._connections)
 
     def _wait_until(self, condition: Callable[[], object], phase: str, context: Context) -> None:
         """Wait for ``condition`` and report why the job has not started. Raises LaunchFailed if the job ends."""
@@ -190,8 +191,8 @@ class SlurmCluster(AgentCluster):
                 text = "submitted"
             elif state.is_pending:
                 text = commands.describe_waiting(state)
-                why = f"Slurm job {slurm.job}: {text}"
-                context.note_position(QueueView(position=0, of=0, why=why, host="Slurm", is_fixed=True))
+                reason = f"Slurm job {slurm.job}: {text}"
+                context.note_position(QueueView(position=0, of=0, why=reason, host="Slurm", is_fixed=True))
             context.report(phase, f"Slurm job {slurm.job}: {text}")
             time.sleep(_POLL_SECONDS)
 
@@ -212,7 +213,7 @@ class SlurmCluster(AgentCluster):
             state = self._slurm.state
             if state is not None and not state.is_pending:  # canceling it first would change the reason
                 self._interruption = self._slurm.why_interrupted()
-            if not self._connections or not self._all_have_greeted():
+            if not self._connections or not self._all_agents_connected():
                 self._slurm.cancel()
             super()._release_nodes()
             self._slurm.close()
@@ -225,7 +226,7 @@ class SlurmCluster(AgentCluster):
     # continue after the supervisor has died ----------------------------------------------------------
 
     def attach(
-        self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
+        self, spec: JobSpec, handle: dict[str, Any], context: Context, read_offsets: Mapping[tuple[int, str], int]
     ) -> Run:
         """Connect to the agents of a started job through their files. Raises LaunchFailed if its folder was deleted."""
         slurm = _find_submitted(handle, context)
@@ -246,7 +247,7 @@ class SlurmCluster(AgentCluster):
         position = slurm.directory.output.stat().st_size
         slurm_nodes = SlurmNodes(job, placement, context, nodes, slurm, position)
         slurm.on_output(slurm.read_output())
-        run = agent_run.resume(placement, context, slurm_nodes, handle, read)
+        run = agent_run.resume(placement, context, slurm_nodes, handle, read_offsets)
         for connection in connections:
             connection.start()
         return run

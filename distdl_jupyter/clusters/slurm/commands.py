@@ -2,7 +2,7 @@
 
 The default output is for people, so commands request fields by name, and ``script.build_job_name`` never returns a name
 that looks like a field. Many sites have no accounting (slurmdbd), and it can be down while Slurm works. This module
-must not depend on jobs of this package.
+must not import this package's job classes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from distdl_jupyter.core.queue import QueuedJob
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 #: Variables of an allocation that Slurm's commands inherit; all others would become options of the new job.
 _INHERITED = frozenset(("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_DEBUG_FLAGS"))
+#: The remedy if Slurm's commands are missing.
+MISSING_REMEDY = "Use a login node of the cluster, or install the Slurm client (Debian: apt-get install slurm-client)."
 #: Timeout of a command in seconds; sbatch may run slow checks that the site has added.
 _COMMAND_SECONDS = 30.0
 #: Timeout of a query in seconds.
@@ -65,7 +67,7 @@ class JobState:
     exit_signal: int = 0
     nodes: str = ""
     #: The plain job ID, also of a started array task, because srun does not accept "12_3".
-    number: str = ""
+    job_id: str = ""
     #: Whether Slurm has requested the end of the job, which happens before the state changes.
     is_preempted: bool = False
 
@@ -80,15 +82,14 @@ class JobState:
         return _ENDED.fullmatch(self.state) is not None
 
 
-def why_commands_missing() -> str:
+def explain_missing_commands() -> str:
     """Return which of Slurm's commands are missing, with the remedy, or "" if all are installed."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
-    remedy = "Use a login node of the cluster, or install the Slurm client (Debian: apt-get install slurm-client)."
-    return f"Slurm's commands are not on the PATH ({', '.join(missing)}). {remedy}" if missing else ""
+    return f"Slurm's commands are not on the PATH ({', '.join(missing)}). {MISSING_REMEDY}" if missing else ""
 
 
 def build_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of Slurm's commands."""
+    """Return the environment for Slurm's commands."""
     names = [name for name in os.environ if not name.startswith("SLURM_") or name in _INHERITED]
     return {name: os.environ[name] for name in names} | dict(variables or {})
 
@@ -103,7 +104,7 @@ def run(*command: str, variables: Mapping[str, str] | None = None, timeout: floa
     except subprocess.TimeoutExpired:
         raise SlurmTimeout(f"Slurm did not respond to {command[0]} within {timeout:g} s.") from None
     except OSError as error:
-        text = why_commands_missing() or f"{command[0]} cannot be started: {error.strerror}."
+        text = explain_missing_commands() or f"{command[0]} cannot be started: {error.strerror}."
         raise SlurmFailed(text, code="slurm-command-missing") from None
     if result.returncode == 0:
         return result.stdout
@@ -148,8 +149,8 @@ def parse_state(line: str) -> JobState:
     state, is_preempted = fields.get("JobState", "").rstrip("+"), bool(fields.get("PreemptTime"))
     if state == "FAILED" and is_preempted:
         state = "PREEMPTED"  # the job exited on Slurm's SIGTERM within the grace time
-    reason, nodes, number = (fields.get(name, "") for name in ("Reason", "NodeList", "JobId"))
-    return JobState(state, reason, *_split_code(fields.get("ExitCode", "")), nodes, number, is_preempted)
+    reason, nodes, job_id = (fields.get(name, "") for name in ("Reason", "NodeList", "JobId"))
+    return JobState(state, reason, *_split_code(fields.get("ExitCode", "")), nodes, job_id, is_preempted)
 
 
 def has_ended(job: str) -> bool:
@@ -215,17 +216,17 @@ def _split_code(text: str) -> tuple[int, int]:
 
 _LIMIT_PROBLEM = "it exceeds a limit on the resources that you may use at the same time"
 _TIME_PROBLEM = "its time limit exceeds that of your account or quality of service"
-#: Frequent reasons why a job waits: the start of Slurm's term, the reason as text, and the remedy, which is "" if the
+#: Frequent reasons why a job waits: the prefix of Slurm's term, the reason as text, and the remedy, which is "" if the
 #: job only has to wait. Any other reason is shown as Slurm's term.
 _REASONS: tuple[tuple[str | tuple[str, ...], str, str], ...] = (
     ("Resources", "waiting for free nodes", ""),
     ("Priority", "waiting for jobs with higher priority", ""),
     ("JobArrayTaskLimit", "waiting for other tasks of its array", ""),
     ("QOSMaxJobsPerUser", "waiting for your other jobs to end", ""),
-    ("PartitionTimeLimit", "its time limit exceeds that of the partition", "Lower time_limit, or change partition."),
-    ("PartitionNodeLimit", "it requests too many nodes for the partition", "Lower node_count, or change partition."),
+    ("PartitionTimeLimit", "its time limit exceeds the partition's", "Lower time_limit, or use another partition."),
+    ("PartitionNodeLimit", "it needs too many nodes for the partition", "Lower node_count, or use another partition."),
     ("PartitionDown", "the partition is down", "Wait for the administrators, or set another partition."),
-    ("BadConstraints", "no node meets its requirements", "Check constraint, gpus_per_node and cpus_per_task."),
+    ("BadConstraints", "no node meets its requirements", "Check 'constraint', 'gpus_per_node' and 'cpus_per_task'."),
     ("AccountNotAllowed", "the account is not allowed to use the partition", "Set another account or partition."),
     ("QOSNotAllowed", "the quality of service is not allowed for this job", "Set another qos or partition."),
     ("JobHeldUser", "you put it on hold", "Release it: scontrol release {job}"),
@@ -236,42 +237,43 @@ _REASONS: tuple[tuple[str | tuple[str, ...], str, str], ...] = (
 )
 
 #: The state of a job that Slurm has requeued after its start; the name is not Slurm's.
-REQUEUED = "QUEUED_AGAIN"
-_REQUEUE_HINT = "To resume such jobs automatically, set requeue."
+REQUEUED_AFTER_START = "QUEUED_AGAIN"
+_REQUEUE_HINT = "To resume such jobs automatically, set the option 'requeue'."
 #: Final states that are not failures of the code. With the option ``requeue``, a new Slurm job continues.
 _INTERRUPTIONS = {
-    "TIMEOUT": "Slurm job {job} hit its time limit (TIMEOUT). Raise time_limit, or set requeue and save checkpoints.",
-    REQUEUED: f"Slurm requeued job {{job}} (scontrol requeue). {_REQUEUE_HINT}",
+    "TIMEOUT": "Slurm job {job} hit its time limit (TIMEOUT). "
+    "Raise time_limit, or set the option 'requeue' and save checkpoints.",
+    REQUEUED_AFTER_START: f"Slurm requeued job {{job}} (scontrol requeue). {_REQUEUE_HINT}",
     "PREEMPTED": f"Slurm gave the nodes of job {{job}} to a job with higher priority (PREEMPTED). {_REQUEUE_HINT}",
     "NODE_FAIL": "Slurm lost a node of job {job} (NODE_FAIL).",
     "BOOT_FAIL": "A node of Slurm job {job} did not boot (BOOT_FAIL).",
 }
 _FINAL_STATES = _INTERRUPTIONS | {
     "CANCELLED": "Slurm job {job} was canceled outside of this package (scancel).",
-    "OUT_OF_MEMORY": "Slurm killed job {job} because it exceeded its memory (OUT_OF_MEMORY). "
-    "Request more memory with extra, for example --mem=64G.",
+    "OUT_OF_MEMORY": "Slurm killed job {job} because it exceeded its memory limit (OUT_OF_MEMORY). "
+    "Request more memory, for example by adding --mem=64G to the option 'extra'.",
 }
 #: The remedy for an account or a quality of service that sbatch rejects.
-_LIST_HINT = "or set it to a value that is listed by: sacctmgr show assoc user=$USER format=account,qos"
+_LIST_HINT = "or set it to a value listed by: sacctmgr show assoc user=$USER format=account,qos"
 #: Errors of sbatch: the message, the code and the remedy.
 REFUSAL_REMEDIES = (
-    ("invalid partition", "slurm-partition-invalid", "Set partition to one that is listed by: sinfo -o %P"),
-    ("invalid account", "slurm-account-not-allowed", f"Remove the option account, {_LIST_HINT}"),
-    ("invalid qos", "slurm-qos-not-allowed", f"Remove the option qos, {_LIST_HINT}"),
+    ("invalid partition", "slurm-partition-invalid", "Set the option 'partition' to one listed by: sinfo -o %P"),
+    ("invalid account", "slurm-account-not-allowed", f"Remove the option 'account', {_LIST_HINT}"),
+    ("invalid qos", "slurm-qos-not-allowed", f"Remove the option 'qos', {_LIST_HINT}"),
     ("time limit", "slurm-time-limit", "Lower time_limit."),
     ("node count", "slurm-node-count", "Lower node_count."),
     ("node configuration is not available", "slurm-nodes-insufficient", "Request fewer cores or GPUs per node."),
-    ("invalid generic resource", "slurm-gpus-invalid", "Set gpus_per_node to a value that is listed by: sinfo -o %G"),
-    ("invalid feature", "slurm-constraint-invalid", "Set constraint to features that are listed by: sinfo -o %f"),
+    ("invalid generic resource", "slurm-gpus-invalid", "Set gpus_per_node to a value listed by: sinfo -o %G"),
+    ("invalid feature", "slurm-constraint-invalid", "Set the option 'constraint' to features listed by: sinfo -o %f"),
     ("more processors", "slurm-nodes-insufficient", "Request fewer processes or cores per node."),
-    ("unrecognized option", "slurm-extra-invalid", "Remove it from the option extra."),
+    ("unrecognized option", "slurm-extra-invalid", "Remove it from the option 'extra'."),
     ("contact slurm controller", "slurm-silent", "Try again when Slurm's controller responds to: scontrol ping"),
 )
 
 
 def _explain_reason(reason: str) -> tuple[str, str]:
     """Return why a pending job waits, and the remedy, or "" if it only has to wait."""
-    matches = ((text, remedy) for start, text, remedy in _REASONS if reason.startswith(start))
+    matches = ((text, remedy) for prefix, text, remedy in _REASONS if reason.startswith(prefix))
     return next(matches, ("waiting" if reason else "waiting for Slurm to schedule it", ""))
 
 
@@ -302,7 +304,7 @@ def describe_interruption(state: JobState, job: str) -> str:
     return f"{sentence.rstrip('.')}." if sentence else ""
 
 
-def explain_refusal(error: SlurmFailed) -> tuple[str, str]:
+def explain_sbatch_error(error: SlurmFailed) -> tuple[str, str]:
     """Return the code and the remedy for an error of sbatch."""
     matches = ((code, remedy) for message, code, remedy in REFUSAL_REMEDIES if message in error.message.lower())
     return next(matches, (error.code, error.hint))
@@ -310,9 +312,9 @@ def explain_refusal(error: SlurmFailed) -> tuple[str, str]:
 
 # nodes and the queue ----------------------------------------------------------------------------
 
-#: The states of a node that cannot run jobs, by their start.
+#: Prefixes of the states of a node that cannot run jobs.
 _DOWN_STATES = re.compile("down|drain|fail|error|unk|no_respond|perfctrs|maint|power(ed|ing)?_down")
-#: The states of a node that will soon be up, by their start.
+#: Prefixes of the states of a node that will soon be up.
 _STARTING_STATES = re.compile("powering_up|boot|reboot|configuring")
 _USE_DETAILS = {"mixed": "partly in use", "allocated": "in use"}
 #: States of jobs that have nodes.
@@ -329,13 +331,13 @@ def list_nodes(partition: str) -> list[NodeInfo]:
 
 def parse_node(name: str, slurm_state: str, cores: str, load: str, gres: str, reason: str) -> NodeInfo:
     """Return a node from the fields of sinfo."""
-    base_state, is_silent = slurm_state.lower().rstrip("*~#!%$@^-"), slurm_state.endswith("*")
+    base_state, is_unresponsive = slurm_state.lower().rstrip("*~#!%$@^-"), slurm_state.endswith("*")
     state: NodeState = "starting" if _STARTING_STATES.match(base_state) else "up"
     detail = _USE_DETAILS.get(base_state, base_state)
-    if is_silent or _DOWN_STATES.match(base_state):
+    if is_unresponsive or _DOWN_STATES.match(base_state):
         state = "down"
         detail = f"{base_state}: {reason}" if reason not in ("none", "") else base_state
-        detail += " (no response to Slurm)" if is_silent else ""
+        detail += " (no response to Slurm)" if is_unresponsive else ""
     gpus, gpu_name = count_gpus(gres)
     cpu_load = round(float(load), 1) if re.fullmatch(r"\d+(\.\d+)?", load) else None
     return NodeInfo(name, state, detail, gpus, gpu_name, parse_number(cores), load=cpu_load)

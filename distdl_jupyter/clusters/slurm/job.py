@@ -27,7 +27,7 @@ from distdl_jupyter.core.plan import Placement, RankSlot
 
 #: Seconds between two queries, and after ``poll_soon``.
 _POLL_SECONDS, _FAST_POLL_SECONDS = 3.0, 0.5
-#: How many seconds ``poll_soon`` stays in effect.
+#: Seconds for which ``poll_soon`` stays in effect.
 _FAST_PERIOD_SECONDS = 30.0
 #: Seconds without a response after which the user is notified.
 _OUTAGE_SECONDS = 5.0
@@ -92,7 +92,8 @@ class SlurmJob(threading.Thread):
     @property
     def has_ended(self) -> bool:
         """Whether the job has ended, was purged, or was requeued by Slurm."""
-        return self.state is not None and (self.state.has_ended or self.state.state in (_PURGED, commands.REQUEUED))
+        extra_states = (_PURGED, commands.REQUEUED_AFTER_START)
+        return self.state is not None and (self.state.has_ended or self.state.state in extra_states)
 
     def poll_soon(self) -> None:
         """Poll immediately, and often for some seconds."""
@@ -118,7 +119,7 @@ class SlurmJob(threading.Thread):
             if state.is_pending and self.has_run:
                 # Each attempt is a separate Slurm job, so Slurm must not restart this one.
                 commands.cancel(self.job)
-                state = JobState(commands.REQUEUED)
+                state = JobState(commands.REQUEUED_AFTER_START)
         except SlurmFailed as error:
             message = f"Slurm's controller does not respond. A running job continues. ({error.message})"
             self._outage.record_failure(requested_at, RunNotice("warning", message, "slurm-silent"))
@@ -142,11 +143,11 @@ class SlurmJob(threading.Thread):
 
     def connect(self, node: int, host: str, *, takeover: bool = False) -> Connection:
         """Return an unstarted connection to the agent of a node. Raises LaunchFailed."""
-        link = FolderLink(self.directory.run, node, partial(self.why_lost, node, host), takeover=takeover)
+        link = FolderLink(self.directory.run, node, partial(self.explain_loss, node, host), takeover=takeover)
         # Earlier supervisors sent more than one byte per request and channel, so their numbers are at most ``sent``.
         connection = Connection(Host(host, host), link, first_number=link.sent_bytes + 1)
-        number = self.state.number if self.state is not None else self.job
-        connection.shell = f"srun --overlap --jobid={number} --nodelist={host}"
+        job_id = self.state.job_id if self.state is not None else self.job
+        connection.shell = f"srun --overlap --jobid={job_id} --nodelist={host}"
         return connection
 
     def read_output(self) -> str:
@@ -168,15 +169,15 @@ class SlurmJob(threading.Thread):
 
     # end of the job ---------------------------------------------------------------------------
 
-    def why_lost(self, node: int, host: str) -> str:
+    def explain_loss(self, node: int, host: str) -> str:
         """Return why a node is lost, or "" while it is available."""
         if host in self._lost_hosts:
             return f"Slurm lost {host}."
         if self.has_ended:
-            return self.why_ended()
+            return self.explain_end()
         return f"The agent on {host} ended: {self._ended_agents[node]}." if node in self._ended_agents else ""
 
-    def why_ended(self, *, started: bool = True) -> str:
+    def explain_end(self, *, started: bool = True) -> str:
         """Return why the job has ended, as one sentence; ``started`` is whether its ranks were started."""
         state = self.state
         assert state is not None, "only its state shows that the job has ended"
@@ -185,7 +186,7 @@ class SlurmJob(threading.Thread):
             return f"Slurm no longer knows job {self.job}{'; it was canceled (scancel) in the queue' * was_queued}."
         if state.exit_signal == _OUTPUT_FAILED_SIGNAL or (not started and state.exit_code == script.NO_FILES_EXIT_CODE):
             folder = self.directory.job
-            return f"The nodes cannot write to {folder}. Set the option directory to a folder that all nodes share."
+            return f"The nodes cannot write to {folder}. Set the option 'directory' to a folder that all nodes share."
         if self.is_out_of_memory and state.state == "FAILED":
             state = dataclasses.replace(state, state="OUT_OF_MEMORY")
         reason = f" ({state.reason})" if state.reason else ""
@@ -196,9 +197,9 @@ class SlurmJob(threading.Thread):
         if self.state is not None and self.has_ended:
             code = self.state.exit_code
             end = "" if code in (0, script.NO_FILES_EXIT_CODE) else f" Its script exited with code {code}."
-            message = f"Slurm job {self.job} ended before its ranks were started. {self.why_ended(started=False)}{end}"
+            message = f"Slurm job {self.job} ended before its ranks started. {self.explain_end(started=False)}{end}"
             return LaunchFailed(message, code="slurm-job-ended-early", output=self.read_output())
-        reasons = (self.why_lost(node, host) for node, host in enumerate(self.list_hosts()))
+        reasons = (self.explain_loss(node, host) for node, host in enumerate(self.list_hosts()))
         message = f"Slurm job {self.job} could not start on all nodes. {' '.join(filter(None, reasons))}"
         return LaunchFailed(message, code="slurm-nodes-not-ready", output=self.read_output())
 
@@ -299,7 +300,7 @@ class SlurmNodes(AgentNodes):
             return exit_
         if slurm.sent_signals:
             return Exit(exit_.rank, None, "KILL" if "KILL" in slurm.sent_signals else "TERM")
-        return dataclasses.replace(exit_, evidence=slurm.why_ended())
+        return dataclasses.replace(exit_, evidence=slurm.explain_end())
 
     def why_interrupted(self) -> str:
         """Return why Slurm ended the job if the code did not fail."""

@@ -18,7 +18,7 @@ import subprocess
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from distdl_jupyter import permissions
@@ -191,7 +191,7 @@ class JobDirectory:
         problems = list[str]()
         for path in sorted((self.job / "results").iterdir()):
             status = path.lstat()
-            reason = owned.check(status) or staging.why_refused(PurePath(path.name), status.st_size, range(ranks))
+            reason = owned.check(status) or staging.explain_refusal(Path(path.name), status.st_size, range(ranks))
             if not reason:
                 shutil.copy2(path, folder.results / path.name, follow_symlinks=False)
             elif not path.name.startswith("."):
@@ -214,7 +214,7 @@ class JobDirectory:
 def make_unusable_error(error: OSError, folder: Path) -> LaunchFailed:
     """Return the error of a job whose files cannot be written."""
     problem = f"written to {error.filename or folder}: {error.strerror}" if error.strerror else f"used: {error}"
-    hint = "Set the option directory to a folder that belongs to you and that all nodes share."
+    hint = "Set the option 'directory' to a folder that you own and that all nodes share."
     return LaunchFailed(f"The job's files cannot be {problem}.", code="slurm-files-unusable", hint=hint)
 
 
@@ -320,7 +320,7 @@ def build_job_name(spec: JobSpec) -> str:
 
 #: Seconds that a task waits for a trial, because a trial only starts after the previous one has ended.
 TASK_WAIT_SECONDS = 60
-#: How often a waiting task checks for its link.
+#: Number of times per second that a waiting task checks for its link.
 _POLLS_PER_SECOND = 5
 #: Maximum number of tasks of an array: Slurm's default MaxArraySize is 1001. Further tasks are in another array.
 _MAX_TASKS = 1000
@@ -400,7 +400,7 @@ def _list_arrays(root: Path) -> list[Path]:
 
 
 def _load_array(folder: Path) -> tuple[str, list[Path]]:
-    """Return the Slurm job of an array, or "" if it was not submitted, and the links of its free tasks in order."""
+    """Return the Slurm job of an array and the links of its free tasks in order. The job is "" if not submitted."""
     try:
         array = json.loads((folder / "array.json").read_text(encoding="utf-8"))
     except FileNotFoundError:

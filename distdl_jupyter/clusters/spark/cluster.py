@@ -158,9 +158,9 @@ class Stage:
         """Start the stage. Raises LaunchFailed."""
         self._options = options
         self._task_count = stage.tasks
-        #: Why the stage waits.
+        #: The reason why the stage waits.
         self._reason = f"connecting to {options.title}"
-        #: Why the stage has ended.
+        #: The reason why the stage ended.
         self._error: LaunchFailed | None = None
         self._is_closing = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -278,5 +278,5 @@ def _find_local_address(options: SparkOptions) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         message = f"This machine has no route to {host}: {error.strerror or error}."
-        hint = "Correct the option master or remote, or set the option host."
+        hint = "Correct the option 'master' or 'remote', or set the option 'host'."
         raise LaunchFailed(message, code="spark-no-route", hint=hint) from error

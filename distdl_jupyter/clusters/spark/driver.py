@@ -128,7 +128,7 @@ def _require_spark(options: SparkOptions, context: Any) -> None:
         except OSError as error:
             problem = f"{options.title} does not respond: {error.strerror or error}."
     if problem:
-        hint = "Check that its master is running, and correct the option master or remote."
+        hint = "Check that its master is running, and correct the option 'master' or 'remote'."
         raise LaunchFailed(problem, code="spark-unreachable", hint=hint)
 
 
@@ -259,18 +259,18 @@ _CAUSES = (
     (
         r"distdl: ([\w.-]+ cannot reach \S+: [^\n]*)",
         "{0}.",
-        "Set the option host to an address of this machine that executors can reach, and open its ports to them.",
+        "Set the option 'host' to an address of this machine that executors can reach, and open its ports to them.",
     ),
     (r"JAVA_GATEWAY_EXITED", "The Spark driver did not start.", "Read its output. Spark 4 needs Java 17 or newer."),
     (
         r"different version: \(?(\d+[., ]+\d+)\)? than that in driver:? \(?(\d+[., ]+\d+)",
         "The executors run Python {0}, but this job runs Python {1}.",
-        "Set the option python to an interpreter on the executors that has the job's Python version.",
+        "Set the option 'python' to an interpreter on the executors that has the job's Python version.",
     ),
     (
         r'Cannot run program "([^"]+)"',
         "There is no Python at {0} on the executors.",
-        "Set the option python to the path of an interpreter on the executors.",
+        "Set the option 'python' to the path of an interpreter on the executors.",
     ),
 )
 

@@ -164,7 +164,7 @@ class SshCluster(AgentCluster):
         return unreachable
 
     def _make_nodes(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
-        """Return the hosts, with a handle that holds the connection options and folders for a sweep."""
+        """Return the hosts, with a handle for ``sweep``: the connection options and folders."""
         hosts = [
             {
                 "name": node.host,
@@ -201,8 +201,8 @@ class SshCluster(AgentCluster):
 # connections --------------------------------------------------------------------------------------
 
 
-#: Seconds of silence after which a broken connection is reported as a host that does not respond.
-_SILENCE_SECONDS = 3.0
+#: Seconds of idle time after which a broken connection is reported as a host that does not respond.
+_MAX_IDLE_SECONDS = 3.0
 #: The exit code of ssh itself when it fails.
 _SSH_FAILED = 255
 #: Seconds between two polls for the exit of ssh, and the timeout for its remaining error output.
@@ -270,15 +270,15 @@ class SshLink(wire.Link):
             with contextlib.suppress(OSError):
                 pipe.close()
 
-    async def why_ended(self, silent_seconds: float) -> str:
-        """Return why the output ended, ``silent_seconds`` after the last byte."""
+    async def explain_end(self, idle_seconds: float) -> str:
+        """Return why the output ended, ``idle_seconds`` after the last byte."""
         await self.end(2.0)
         # A child of ssh may keep standard error open.
         await asyncio.wait([self._errors], timeout=_ERRORS_SECONDS)
         if self.code != _SSH_FAILED:
             return f"The agent on {self._name} exited with code {self.code}{self.last_line}."
-        if silent_seconds > _SILENCE_SECONDS:
-            return f"No response from {self._name} for {silent_seconds:.0f} s."
+        if idle_seconds > _MAX_IDLE_SECONDS:
+            return f"No response from {self._name} for {idle_seconds:.0f} s."
         return f"Lost the connection to {self._name}{self.last_line}."
 
 
@@ -299,7 +299,7 @@ def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
     connection = Connection(host, link, stdin)
     connection.shell = build_user_command(host, options.ssh_config)
     connection.start()
-    connection.await_greeting(lambda output, code: explain(host, options.ssh_config, path, output, code))
+    connection.await_handshake(lambda output, code: explain(host, options.ssh_config, path, output, code))
     return connection
 
 
@@ -478,25 +478,25 @@ CAUSES = (
         r"^distdl: no python: (.*)$",
         "python",
         "Python was not found at {1}.",
-        "Install the same environment on the host, or set the option python to the path of its Python.",
+        "Install the same environment on the host, or set the option 'python' to the path of its Python.",
     ),
     (
         r"^distdl: old python|has no attribute 'fromhex'|AttributeError: 'file' object",
         "old-python",
         "Python at {python} is older than 3.11.",
-        "Install a newer Python on the host, or set the option python to its path.",
+        "Install a newer Python on the host, or set the option 'python' to its path.",
     ),
     (
         r"^distdl: (?:no folder|not ours): (.*)$",
         "folder",
         "Jobs cannot use their folder on the host: {1}.",
-        "Set the option directory to a folder of your own.",
+        "Set the option 'directory' to a folder of your own.",
     ),
     (
         r"^(.*Bad configuration option.*|Can't open user config file.*)$",
         "ssh",
         "ssh cannot read its configuration: {1}.",
-        "Correct that file, or the option ssh_config.",
+        "Correct that file, or the option 'ssh_config'.",
     ),
     (
         r"^(.*account is currently not available.*|.*nologin.*)$",

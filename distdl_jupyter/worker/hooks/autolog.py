@@ -72,7 +72,7 @@ silenced_engines = _SilencedReports()
 _step_counters: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 _patch = Patches()
 #: Installs the hooks of SummaryWriter.
-watch = _patch.install
+install_hooks = _patch.install
 _WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
 
 

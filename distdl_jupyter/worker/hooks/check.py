@@ -95,7 +95,7 @@ class CheckRecording:
                 self._replays.append(pickle.load(copies))
         self._optimizer_count = itertools.count()
         self._optimizer_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        #: The data set of each loader and its collate function, which is None if the loader does not make batches.
+        #: The data set and collate function of each loader. The function is None if the loader does not make batches.
         self._data_sets: list[tuple[Any, Any]] = []
         #: By DistributedDataParallel module, the line of its last call if the call turned averaging off, else None.
         self._unsynced_lines: weakref.WeakKeyDictionary[Any, Line | None] = weakref.WeakKeyDictionary()

@@ -26,7 +26,7 @@ from distdl_jupyter.worker.hooks.imports import HookFinder, Patches, call_hook, 
 _patch = Patches()
 
 
-def watch(finder: HookFinder) -> None:
+def install_hooks(finder: HookFinder) -> None:
     """Hook process groups, and select the rank's GPU once torch is imported."""
     finder.hook("torch.distributed.distributed_c10d", watch_groups)
     _patch.install(finder)

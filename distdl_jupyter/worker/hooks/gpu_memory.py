@@ -60,7 +60,7 @@ _DEVICE_WORDS = ("cuda", "hip ", "xpu", "mps ", "gpu", "device")
 FrameLocator = Callable[[Iterable[tuple[str, int]]], tuple[str, int]]
 
 
-def watch(finder: HookFinder) -> None:
+def install_hooks(finder: HookFinder) -> None:
     """Record which lines allocate memory after torch is imported, if the job enables this."""
 
     def start(torch: ModuleType) -> None:

@@ -22,7 +22,7 @@ _MODULES = ("keras.src.models.model", "tf_keras.src.engine.training", "keras.src
 _CALLBACKS_INDEX = 5
 _patch = Patches()
 #: Hooks ``Model.fit``, and the strategy that connects TensorFlow's workers.
-watch = _patch.install
+install_hooks = _patch.install
 
 
 @_patch("CollectiveAllReduceStrategy.__init__", "tensorflow.python.distribute.collective_all_reduce_strategy")

@@ -23,7 +23,7 @@ from distdl_jupyter.worker.hooks.imports import HookFinder, Patches
 from distdl_jupyter.worker.step_times import recorder
 
 
-def watch(finder: HookFinder) -> None:
+def install_hooks(finder: HookFinder) -> None:
     """Hook optimizer steps, if the job has several ranks."""
     if _get_size() <= 1:
         return

@@ -188,7 +188,7 @@ def _write(path: Path, profiler: Any, summary: dict[str, Any]) -> None:
 profiler = RankProfiler()
 
 
-def watch(_finder: HookFinder) -> None:
+def install_hooks(_finder: HookFinder) -> None:
     """Poll for requests after each measured step."""
     steps.listeners.append(profiler.handle_step)
 

@@ -50,7 +50,7 @@ _MAX_DEPTH = 4
 _is_compiling: Callable[[], bool] = bool
 
 
-def watch(finder: HookFinder) -> None:
+def install_hooks(finder: HookFinder) -> None:
     """Start measuring and hook the modules that run steps."""
     recorder.is_enabled, recorder.on_switch = True, _switch
     finder.hook("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(_on_step))

@@ -32,7 +32,7 @@ _NON_METRICS = ("epoch", "step", "total_flos")
 _losses: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 _patch = Patches()
 #: Hooks the trainers when they are imported.
-watch = _patch.install
+install_hooks = _patch.install
 
 
 def _add_callback(callbacks: list[Any], methods: type, base: type) -> None:

@@ -48,7 +48,7 @@ def test_code_that_others_may_have_changed_is_not_run(tmp_path):
     told = trouble(tmp_path)
     assert not (tmp_path / "ran").exists()
     assert "is writable by others" in told.reason
-    assert "option directory" in told.remedy
+    assert "option 'directory'" in told.remedy
 
 
 def test_a_link_in_the_place_of_the_package_is_not_followed(tmp_path):

@@ -51,7 +51,7 @@ class Node:
     def reached(self):
         found = self.connect()
         found.start()
-        wait_for(found.greeted.is_set, what="the greeting")
+        wait_for(found.handshake_done.is_set, what="the handshake")
         return found
 
     def prepared(self):

@@ -22,8 +22,8 @@ AGENT = """
 import json, os, sys
 from distdl_jupyter.node import frames
 replies, events = json.loads(sys.argv[1]), json.loads(sys.argv[2])
-reader = frames.FrameReader(expect_greeting=False)
-os.write(1, frames.GREETING)
+reader = frames.FrameReader(expect_handshake=False)
+os.write(1, frames.HANDSHAKE)
 def send(fields):
     os.write(1, frames.encode_message(fields.pop("type"), **fields))
 while content := os.read(0, 65536):
@@ -69,7 +69,7 @@ def run_of():
             name = f"node-{number}"
             _, connection = python_link(name, "-c", AGENT, json.dumps(answers), json.dumps(list(told)))
             connection.start()
-            assert connection.greeted.wait(60)
+            assert connection.handshake_done.wait(60)
             nodes.append(AgentNode(connection, "/nowhere", "/nowhere", "/nowhere"))
         folder = JobStore().publish(JobStore().prepare(create_id()))
         places = tuple(RankSlot(rank, rank, f"node-{rank}", 0) for rank in range(2))

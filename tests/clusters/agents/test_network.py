@@ -236,4 +236,4 @@ def test_a_host_without_the_wanted_network_is_named_with_the_option():
         offered("10.0.0.0/24", a=[address("x", "10.0.0.1")], b=[address("x", "10.1.0.1")]), everything, "10.0.0.0/24"
     )
     (red,) = found
-    assert (red.node, red.message) == ("b", "has no address on 10.0.0.0/24, which the option network names")
+    assert (red.node, red.message) == ("b", "has no address on 10.0.0.0/24, which the option 'network' names")

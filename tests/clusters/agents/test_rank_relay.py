@@ -95,7 +95,7 @@ def met(tmp_path):
     """A real agent, the two ends of a connection through it: the kernel's and the rank's."""
     _, connection = python_link("node", "-m", "distdl_jupyter.node", "20")
     connection.start()
-    wait_for(connection.greeted.is_set)
+    wait_for(connection.handshake_done.is_set)
     found = connection.ask("prepare", job="20260101-000000-relay", folder="/nowhere", proof=None, base=str(tmp_path))
     run = Path(found["run"])
     listener = open_listener(run / "rank-0.sock")

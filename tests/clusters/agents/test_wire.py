@@ -12,13 +12,13 @@ from tests.clusters.agents.links import python_link
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
 
-#: Sends the greeting, echoes requests and exits at the end of its input; a child keeps its standard error open.
+#: Sends the handshake, echoes requests and exits at the end of its input; a child keeps its standard error open.
 AGENT = """
 import os, subprocess
 from distdl_jupyter.node import frames
 subprocess.Popen(["sleep", "3"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-reader = frames.FrameReader(expect_greeting=False)
-os.write(1, frames.GREETING)
+reader = frames.FrameReader(expect_handshake=False)
+os.write(1, frames.HANDSHAKE)
 while content := os.read(0, 65536):
     for frame in reader.feed(content):
         if frame["type"] == "fingerprint":
@@ -31,7 +31,7 @@ def met(number):
     link, found = python_link(f"host-{number}", "-c", AGENT)
     found.start()
     try:
-        assert found.greeted.wait(60)
+        assert found.handshake_done.wait(60)
         for turn in range(5):
             assert found.ask("fingerprint", timeout=30, path=f"{number} {turn}")["path"] == f"{number} {turn}"
     finally:
@@ -58,7 +58,7 @@ def test_a_child_that_is_forked_takes_no_word_from_its_parent():
     _, found = python_link("host", "-c", AGENT)
     found.start()
     try:
-        assert found.greeted.wait(60)
+        assert found.handshake_done.wait(60)
         child = os.fork()
         if child == 0:
             gc.collect()
@@ -71,9 +71,9 @@ def test_a_child_that_is_forked_takes_no_word_from_its_parent():
 
 def test_a_host_that_is_slow_to_begin_is_not_lost():
     link, found = python_link("host", "-c", "import time; time.sleep(1)\n" + AGENT)
-    link.beat_seconds, link.silence_seconds = 0.05, 0.3
+    link.beat_seconds, link.max_idle_seconds = 0.05, 0.3
     found.start()
     try:
-        assert found.greeted.wait(30)
+        assert found.handshake_done.wait(30)
     finally:
         found.close()

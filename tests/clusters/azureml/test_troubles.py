@@ -84,7 +84,7 @@ def test_an_image_that_cannot_be_built_fails_the_job_with_azures_words_and_a_rem
         end = listener.exits[0]
         assert (end.code, end.signal) == (None, None)
         assert "Image build failed" in end.evidence
-        assert "option environment" in end.evidence
+        assert "option 'environment'" in end.evidence
         assert "ERROR: no matching distribution" in listener.lines[None, "out"]
 
 

@@ -68,8 +68,8 @@ def test_jobs_run_while_the_accounting_is_down(no_accounting):
 @pytest.mark.parametrize(
     ("options", "what", "has"),
     [
-        ({"account": "biology"}, "Invalid account", "Remove the option account"),
-        ({"account": "physics", "qos": "night"}, "Invalid qos", "Remove the option qos"),
+        ({"account": "biology"}, "Invalid account", "Remove the option 'account'"),
+        ({"account": "physics", "qos": "night"}, "Invalid qos", "Remove the option 'qos'"),
     ],
 )
 def test_account_of_others_is_refused_before_the_start(slurm, options, what, has):

@@ -43,7 +43,7 @@ def test_a_node_is_entered_only_when_nothing_else_is_wrong(monkeypatch, options,
         return ""
 
     entered = []
-    monkeypatch.setattr(commands, "why_commands_missing", lambda: "")
+    monkeypatch.setattr(commands, "explain_missing_commands", lambda: "")
     monkeypatch.setattr(commands, "list_nodes", lambda _partition: NODES)
     monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(cluster, "_check_software", lambda *_: entered.append(1) or [])
@@ -61,16 +61,16 @@ def test_a_node_is_entered_only_when_nothing_else_is_wrong(monkeypatch, options,
         (
             "Invalid account or account/partition combination specified",
             "slurm-account-not-allowed",
-            "Remove the option account",
+            "Remove the option 'account'",
         ),
-        ("Invalid qos specification", "slurm-qos-not-allowed", "Remove the option qos"),
-        ("invalid partition specified: a1000", "slurm-partition-invalid", "Set partition"),
+        ("Invalid qos specification", "slurm-qos-not-allowed", "Remove the option 'qos'"),
+        ("invalid partition specified: a1000", "slurm-partition-invalid", "Set the option 'partition'"),
         ("Requested time limit is invalid", "slurm-time-limit", "Lower time_limit"),
         ("Something else", "slurm-refused", ""),
     ],
 )
 def test_a_refusal_of_sbatch_has_a_code_and_a_remedy(message, code, value):
-    found, remedy = commands.explain_refusal(SlurmFailed(f"sbatch failed: {message}."))
+    found, remedy = commands.explain_sbatch_error(SlurmFailed(f"sbatch failed: {message}."))
     assert found == code
     assert value in remedy
     assert bool(value) == bool(remedy)
@@ -141,7 +141,7 @@ def test_slurm_gets_a_limit_behind_the_job_s_own(seconds, limit):
     ("state", "sent", "signal", "evidence"),
     [
         (JobState("FAILED", "NonZeroExitCode", 7), "", None, "Slurm ended the job as FAILED (NonZeroExitCode)."),
-        (JobState("OUT_OF_MEMORY"), "", None, "Slurm killed job 12 because it exceeded its memory"),
+        (JobState("OUT_OF_MEMORY"), "", None, "Slurm killed job 12 because it exceeded its memory limit"),
         (JobState("CANCELLED"), "", None, "canceled outside of this package (scancel)"),
         (JobState("CANCELLED"), "TERM", "TERM", ""),
         (JobState("CANCELLED"), "KILL", "KILL", ""),
@@ -169,6 +169,6 @@ def test_srun_s_words_say_which_node_is_lost_and_which_agent_has_ended(monkeypat
     monkeypatch.setattr(commands, "load_state", lambda _job: JobState("RUNNING", nodes="node-[a-c]"))
     slurm = SlurmJob(script.JobDirectory(JobFolder(tmp_path / "20260101-000000-abcde"), ""), "12")
     slurm.on_output("srun: error: Node failure on node-b\nsrun: error: node-c: task 2: Killed\n")
-    assert [slurm.why_lost(at, f"node-{name}") for at, name in enumerate("abc")] == [
+    assert [slurm.explain_loss(at, f"node-{name}") for at, name in enumerate("abc")] == [
         "", "Slurm lost node-b.", "The agent on node-c ended: Killed.",
     ]  # fmt: skip

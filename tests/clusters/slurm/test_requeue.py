@@ -86,7 +86,7 @@ def test_preempted_job_without_requeue_fails(slurm, tmp_path):
     preempt(slurm)
     assert job.wait(120).state is State.FAILED
     assert "PREEMPTED" in job.view().failure.evidence
-    assert "set requeue" in job.view().failure.evidence
+    assert "set the option 'requeue'" in job.view().failure.evidence
 
 
 @pytest.mark.fault("restarts", "a time limit: warned before, saved, queued again, continued")

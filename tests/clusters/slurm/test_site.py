@@ -27,7 +27,7 @@ def test_a_directory_that_others_may_write_is_refused(tmp_path, folder):
     shared.chmod(0o777)
     with pytest.raises(LaunchFailed, match=f"{shared} is writable by others") as caught:
         write(JobDirectory(folder, str(shared)), folder)
-    assert "a folder that belongs to you and that all nodes share" in caught.value.hint
+    assert "a folder that you own and that all nodes share" in caught.value.hint
     assert list(shared.iterdir()) == []
     shared.chmod(0o1777)
     write(JobDirectory(folder, str(shared)), folder)

@@ -123,7 +123,7 @@ def test_cluster_that_does_not_respond_is_refused_with_the_remedy(options):
     (row,) = SparkCluster().run_checks(SparkOptions(**options))
     assert (row.level, row.code) == ("error", "spark-unreachable")
     assert "127.0.0.1:1 does not respond: Connection refused" in row.message
-    assert "correct the option master" in row.remedy
+    assert "correct the option 'master'" in row.remedy
 
 
 @pytest.mark.full

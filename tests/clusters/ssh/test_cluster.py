@@ -102,4 +102,4 @@ class TestOnHosts:
         with pytest.raises(LaunchFailed) as told:
             self.place(lab, asked(2, working_directory=str(here)))
         assert f"node-b: The host sees the job's folder, but not the working directory {here}." in told.value.message
-        assert "shared to False" in told.value.hint
+        assert "'shared' to False" in told.value.hint
