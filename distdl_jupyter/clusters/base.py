@@ -127,7 +127,7 @@ class NodeInfo:
     gpu_name: str = ""
     cores: int = 0
     python: str = ""
-    #: The 1-minute load average, and the number of this user's ranks on the machine, or None if unknown.
+    #: The 1-minute load average, and the number of this user's ranks on the machine. None: unknown.
     load: float | None = None
     ranks: int | None = None
     #: Whether the machine costs money now, and its hourly price in ``currency`` ("USD"). None: the price is unknown.
@@ -160,7 +160,7 @@ class Machines:
     #: The limits of the number of nodes that are up, depending on the jobs. ``min_nodes`` always cost money.
     min_nodes: int = 0
     max_nodes: int = 0
-    #: The price of one node, or None if it is unknown, and its source for display.
+    #: The price of one node and its source for display. The price is None if it is unknown.
     cost_per_hour: float | None = None
     currency: str = ""
     price_source: str = ""

@@ -39,7 +39,7 @@ class ClusterStatus(ClusterConfig):
     #: The machines as a whole, if this package creates and deletes them.
     machines: Machines | None = None
     can_create: bool = False
-    #: The number of nodes that cost money now, and their total cost per hour, or None if it is unknown.
+    #: The number of nodes that cost money now, and their total cost per hour. None: the cost is unknown.
     billed: int = 0
     cost_per_hour: float | None = None
     currency: str = ""
@@ -151,7 +151,7 @@ class _Probe:
 
 @dataclass(frozen=True, slots=True)
 class CachedStatus:
-    """The status and the checks of a cluster, or None while they are unknown; ``pending`` is true while probes run."""
+    """The status and checks of a cluster, None while unknown. ``pending`` is true while probes run."""
 
     status: ClusterStatus | None
     checks: tuple[NodeCheck, ...] | None

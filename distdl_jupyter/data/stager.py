@@ -73,7 +73,7 @@ _ORPHANED_EXIT_CODE = 3
 
 
 class Item(NamedTuple):
-    """One object: its ``version`` (see ``stores``), and the MD5 of its content in base64, or "" if it is unknown."""
+    """One object: its ``version`` (see ``stores``), and its MD5 in base64. The MD5 is "" if it is unknown."""
 
     name: str
     size: int

@@ -155,7 +155,7 @@ class GpuSampler:
         return gpus + instances
 
     def describe(self) -> tuple[list[dict[str, Any]], str]:
-        """Return number, name, memory (bytes) and ranks of each GPU, and why GPUs cannot be read ("" if they can)."""
+        """Return number, name, memory (bytes) and ranks of each GPU. The text is the reason if they cannot be read."""
         return [
             {
                 "number": number,

@@ -191,7 +191,7 @@ def adopt_orphans() -> None:
 
 @functools.cache
 def identify_boot() -> str:
-    """Return this machine's name and the id of its current boot, or "" if that is unknown."""
+    """Return this machine's name and the id of its current boot, or "" if the id is unknown."""
     try:
         return f"{socket.gethostname()}/{(_PROC / 'sys/kernel/random/boot_id').read_text(encoding='ascii').strip()}"
     except OSError:

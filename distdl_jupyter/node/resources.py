@@ -107,7 +107,7 @@ class Sampler:
         self._trees_due_at = start + max(SAMPLE_SECONDS / 2, elapsed / _MAX_TIME_FRACTION)
 
     def _sample_rank(self, rank: int, previous: Mapping[int, _Usage], seconds: float) -> list[float | None] | None:
-        """Return percent of a core since the last sample and resident bytes, or None if all processes have exited."""
+        """Return CPU use since the last sample (% of a core) and resident bytes, or None if all processes exited."""
         tree = {pid: usage for pid in self._trees[rank] if (usage := _read_usage(pid)) is not None}
         self._usage |= tree
         if not tree:

@@ -57,7 +57,7 @@ class RunClock:
         self.restart()
 
     def get_limit_reason(self) -> str:
-        """Return why the job must stop now, or "" before its limit is reached."""
+        """Return the reason why the job must stop now, or "" before its limit is reached."""
         if self._previous_seconds + time.monotonic() - self._started_at <= self._limit:
             return ""
         limit = duration(self._limit)

@@ -125,7 +125,7 @@ class ProfileCollector:
             self._profile = None
 
     def _collect(self, profile: _Profile) -> Generator[None, None, str]:
-        """Record and save a profile, and return why it failed, or "". Yields while it waits."""
+        """Record and save a profile. Return the reason if it failed, else "". Yields while it waits."""
         if problem := self._run.why_no_stacks() or ("" if profile.ranks else "None of these ranks is running."):
             return problem
         with contextlib.suppress(OSError):  # ``_save`` reports why it cannot be stored

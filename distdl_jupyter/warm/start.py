@@ -249,7 +249,7 @@ def change_settings(**changes: Any) -> Settings:
 
 
 def find_disabling_setting() -> str:
-    """Return what disables warm starts ("DISTDL_WARM" or "the settings"), or "" if they are enabled."""
+    """Return the setting that disables warm starts ("DISTDL_WARM" or "the settings"), or "" if they are enabled."""
     if os.environ.get("DISTDL_WARM", "").lower() in ("off", "0", "no", "false"):
         return "DISTDL_WARM"
     return "" if read_settings().enabled else "the settings"

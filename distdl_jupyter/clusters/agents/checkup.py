@@ -424,7 +424,7 @@ _UNKNOWN_FACTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """The result: rows in display order, the network for the ranks or None, and the facts of each host."""
+    """The rows in display order, the network for the ranks (None: none), and the facts of each host."""
 
     checks: tuple[NodeCheck, ...]
     network: CommonNetwork | None

@@ -112,7 +112,7 @@ class Link(ABC):
 
     @abstractmethod
     async def explain_end(self, idle_seconds: float) -> str:
-        """Return why the output ended, after ``idle_seconds`` without a byte."""
+        """Return the reason why the output ended, after ``idle_seconds`` without a byte."""
 
     async def close(self) -> None:
         """Close all streams."""

@@ -42,7 +42,7 @@ def build_mark(nonce: str, label: str) -> bytes:
 
 
 def identify(environment: Mapping[str, str]) -> tuple[int, int, str]:
-    """Return the rank, the number of processes, and the local rank, or "" if it is unknown."""
+    """Return the rank, the number of processes and the local rank. The local rank is "" if unknown."""
     for prefix, size in (("OMPI_COMM_WORLD_", "OMPI_COMM_WORLD_SIZE"), ("", "WORLD_SIZE")):
         if f"{prefix}RANK" in environment:
             local_rank = environment.get(f"{prefix}LOCAL_RANK", "")

@@ -83,7 +83,7 @@ class JobState:
 
 
 def explain_missing_commands() -> str:
-    """Return which of Slurm's commands are missing, with the remedy, or "" if all are installed."""
+    """Return a message about missing Slurm commands, or "" if all are installed. It includes the remedy."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     return f"Slurm's commands are not on the PATH ({', '.join(missing)}). {MISSING_REMEDY}" if missing else ""
 
@@ -272,7 +272,7 @@ REFUSAL_REMEDIES = (
 
 
 def _explain_reason(reason: str) -> tuple[str, str]:
-    """Return why a pending job waits, and the remedy, or "" if it only has to wait."""
+    """Return the reason why a pending job waits, and the remedy. The remedy is "" if it only has to wait."""
     matches = ((text, remedy) for prefix, text, remedy in _REASONS if reason.startswith(prefix))
     return next(matches, ("waiting" if reason else "waiting for Slurm to schedule it", ""))
 

@@ -58,7 +58,7 @@ class SlurmJob(threading.Thread):
         super().__init__(name="distdl-slurm", daemon=True)
         self.directory = directory
         self.job = job
-        #: The last state, or None before the first response, and when it was requested (monotonic).
+        #: The last state and the time of its request (monotonic). The state is None before the first response.
         self.state: JobState | None = None
         self.requested_at = 0.0
         #: Whether the job has started; if it is pending after that, Slurm has requeued it.
@@ -170,7 +170,7 @@ class SlurmJob(threading.Thread):
     # end of the job ---------------------------------------------------------------------------
 
     def explain_loss(self, node: int, host: str) -> str:
-        """Return why a node is lost, or "" while it is available."""
+        """Return the reason why a node is lost, or "" while it is available."""
         if host in self._lost_hosts:
             return f"Slurm lost {host}."
         if self.has_ended:
@@ -178,7 +178,7 @@ class SlurmJob(threading.Thread):
         return f"The agent on {host} ended: {self._ended_agents[node]}." if node in self._ended_agents else ""
 
     def explain_end(self, *, started: bool = True) -> str:
-        """Return why the job has ended, as one sentence; ``started`` is whether its ranks were started."""
+        """Return the reason for the job's end as one sentence; ``started`` is whether its ranks were started."""
         state = self.state
         assert state is not None, "only its state shows that the job has ended"
         if state.state == _PURGED:
