@@ -1,7 +1,7 @@
 """Determines which rank of a job failed first, and how the others ended because of it. Pure functions.
 
-In synchronous training, one failing rank makes all others fail within milliseconds, sometimes before its end is
-detected. So an error that only reports a lost peer is not the cause if there is another error. If the lost peer had
+In synchronous training, one failing rank makes all others fail within milliseconds, sometimes before the first failure
+is detected. So an error that only reports a lost peer is not the cause if there is another error. If the lost peer had
 finished its code, the cause is that the ranks did not make the same calls.
 """
 
@@ -18,7 +18,7 @@ from distdl_jupyter.core.humanize import count
 from distdl_jupyter.core.humanize import ranks as format_ranks
 from distdl_jupyter.worker.hooks.frameworks import is_peer_lost
 
-#: Signals that a process raises by crashing.
+#: Signals that indicate a crash.
 CRASHES = ("ABRT", "SEGV", "BUS", "FPE", "ILL")
 #: ``evidence`` of a rank that the launcher stopped because of another rank.
 _STOPPED = "stopped"
@@ -26,15 +26,15 @@ _STOPPED = "stopped"
 _SIGNALS = {"KILL": "rank-killed", "TERM": "rank-terminated"}
 #: Common names of the step variable in training loops.
 _STEP_NAMES = ("step", "global_step", "batch_idx", "batch_index", "iteration", "i")
-#: Error messages of torch about a collective operation that did not end or that ranks called differently.
+#: Error messages of torch about a collective operation that did not complete or that ranks called differently.
 _COLLECTIVE_ERROR = re.compile(
     r"monitoredBarrier|Watchdog caught collective|Detected mismatch between collectives|collective operation timeout|"
     r"Received data size doesn't match|Application timeout caused pair closure"
 )
 _ENDED_EARLY_REMEDY = (
-    "The code called os._exit(), or exit() of a C library. Let the code run to its end, or call sys.exit()."
+    "The code called os._exit(), or a C library called exit(). Let the code run to its end, or call sys.exit()."
 )
-#: The code of a failure because ranks ran different numbers of steps.
+#: Failure code for ranks that ran different numbers of steps.
 _UNEVEN_CODE = "uneven-steps"
 _UNEQUAL_REMEDY = (
     "All ranks must make the same collective calls with tensors of the same shape. Check for calls that only some "

@@ -18,7 +18,7 @@ from distdl_jupyter.worker.hooks.frameworks import LARGE_LIBRARY
 _RANKS_PER_CORE = 8
 #: Number of ranks that a machine of any size accepts.
 _ALWAYS_ALLOWED_RANKS = 64
-#: Minimum open files of a rank, in the process that reads its output.
+#: Minimum number of open files per rank, in the process that reads its output.
 _FILES_PER_RANK = 2
 #: Minimum processes of a rank, including threads.
 _TASKS_PER_RANK = 2

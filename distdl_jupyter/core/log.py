@@ -114,7 +114,7 @@ class FoldedLog:
         return self._first_revision < revision <= self.revision
 
     def seal(self, begin: int) -> None:
-        """Continue at the byte ``begin`` as a log that starts there: fold no later line into an earlier row."""
+        """Continue at the byte ``begin`` as a log that starts there: do not fold later lines into earlier rows."""
         self._recent = _RecentRows()
         self._position = begin
 

@@ -178,7 +178,7 @@ class ResourceHistory:
         #: Curves over seconds since the first sample, by the names in ``CURVES``.
         self.curves = MetricStore()
         self._start_time: float | None = None
-        #: The memory of torch last reported by each rank: allocated and reserved.
+        #: Torch memory last reported by each rank: allocated and reserved.
         self._torch: dict[int, tuple[float, float]] = {}
         self._recent: dict[int, deque[ResourceSample]] = {}
 

@@ -186,7 +186,7 @@ class Metric:
         self._current_ranks = set()
 
     def add(self, rank: int, step: float, value: float, time: float, points: int) -> None:
-        """Add the last of ``points`` points of one rank (finite ``step``, ``time``); the others were omitted."""
+        """Add one point of a rank, which stands for ``points`` reports; ``step`` and ``time`` must be finite."""
         if self._current_ranks is not None and rank not in self._current_ranks:
             self._drop_repeated(rank, step, self._current_ranks)
         series = self.series.get(rank)
@@ -336,7 +336,7 @@ def _build_curve(rank: int, series: _Series, groups: Iterable[Sequence[_Span]]) 
 
 
 class MetricStore:
-    """All curves of a job, by the name of the metric in the order of their first report."""
+    """All curves of a job, by metric name, in order of first report."""
 
     def __init__(self) -> None:
         self.metrics: dict[str, Metric] = {}

@@ -226,7 +226,7 @@ class StallTimer:
             self._last_activity[rank] = now
 
     def reset(self, now: float) -> None:
-        """Restart the inactivity count, and exclude the current pause from the estimated pace."""
+        """Restart the idle timer, and exclude the current pause from the estimated pace."""
         self._since, self._activity_count = now, 0
 
     def measure_idle_time(self, now: float) -> float:

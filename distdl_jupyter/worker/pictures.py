@@ -86,7 +86,7 @@ def _replace_display(functions: ModuleType) -> None:
 
 
 def display(*objects: Any, raw: bool = False, **_options: Any) -> None:
-    """Show each object as an image if it has one, else as text, like ``display`` in a notebook."""
+    """Show each object as an image if it has an image representation, else as text, like ``display`` in a notebook."""
     for value in objects:
         images: list[bytes] = []
         if channel.get_channel() is not None and not isinstance(value, type):

@@ -96,7 +96,7 @@ class SlurmCluster(AgentCluster):
         try:
             nodes = commands.list_nodes(options.partition)
         except commands.SlurmFailed as error:
-            remedy = error.hint or "Check that its controller is running: scontrol ping"
+            remedy = error.hint or "Check that Slurm's controller is running: scontrol ping"
             return [NodeCheck("", "Slurm", "error", error.message, remedy, error.code)]
         rows = [NodeCheck("", "Slurm", "ok", "the controller responds")]
         spec = JobSpec(id=create_id(), name="check", process_count_per_node=1)
