@@ -10,6 +10,12 @@ from distdl_jupyter.api.submit_process import submit_source
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    """Run jobs in a folder of their own: trainers write logs into it, and a checkout that changes makes starts cold."""
+    monkeypatch.chdir(tmp_path)
+
+
 def here(*modules):
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
