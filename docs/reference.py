@@ -26,7 +26,7 @@ from distdl_jupyter import cli
 from distdl_jupyter.api import openapi
 from distdl_jupyter.clusters.slurm.commands import REFUSAL_REMEDIES
 from distdl_jupyter.clusters.ssh.cluster import CAUSES
-from distdl_jupyter.core import collectives, correctness, failure, files, limits, registry
+from distdl_jupyter.core import collectives, correctness, failure, files, machine, registry
 from distdl_jupyter.core.options import DEFAULTS, OPTIONS, list_flags
 from distdl_jupyter.magic import load
 from distdl_jupyter.server.app import DistDLApp
@@ -416,7 +416,7 @@ def statuses() -> Iterator[codes.Entry]:
 
 def tables() -> Iterator[codes.Entry]:
     """Yield the messages whose code, text and remedy are in tables: of the system, of a check and of Slurm."""
-    refusals = dict((*limits.LIMITS.values(), *files.DISK_ERRORS.values(), files.OTHER_ERROR, ("start-refused", "")))
+    refusals = dict((*machine.LIMITS.values(), *files.DISK_ERRORS.values(), files.OTHER_ERROR, ("start-refused", "")))
     for code, remedy in refusals.items():
         yield codes.Entry(code, "", remedy, "core/limits", 0, explicit=True)
     for code, (*texts, _example) in correctness.RULES.items():

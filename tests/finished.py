@@ -1,8 +1,8 @@
 """Finished jobs for tests, written by a supervisor's own hand."""
 
-from distdl_jupyter.core.locks import JobLock
+from distdl_jupyter.core.events import State
+from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.core.spec import CodeSource, JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.supervisor.recorder import EventRecorder
 

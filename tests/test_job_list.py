@@ -11,9 +11,9 @@ import pytest
 from distdl_jupyter import cli
 from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import JobNotFound
-from distdl_jupyter.core.locks import JobLock
+from distdl_jupyter.core.events import State
+from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.core.logfile import EventWriter
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import client, study_rows
 from distdl_jupyter.jobs.job_list import JobIndex

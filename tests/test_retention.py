@@ -11,9 +11,9 @@ import pytest
 
 from distdl_jupyter import cli, jobs, prune
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.locks import JobLock
+from distdl_jupyter.core.events import State
+from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.core.spec import Group
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import retention
 from tests import finished

@@ -3,7 +3,7 @@
 import dataclasses
 import time
 
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.jobs import study_rows
 from distdl_jupyter.jobs.job_list import JobIndex
 from distdl_jupyter.views.job_table import RowGroup

@@ -13,12 +13,12 @@ from msgspec import Meta
 
 from distdl_jupyter.api.endpoint import Download, ServerContext, delete, get, post
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import clock, printable
 from distdl_jupyter.core.logfile import LogLine
 from distdl_jupyter.core.options import MAX_PRIORITY, MAX_PROCESSES
 from distdl_jupyter.core.series import Band, RankCurve
 from distdl_jupyter.core.spec import JobEnvironment
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.tracking import TrackerRecord
 from distdl_jupyter.jobs import client, job_queue, results
 from distdl_jupyter.jobs.reader import JobReader, PageReader

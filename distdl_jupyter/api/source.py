@@ -23,7 +23,7 @@ from msgspec import field
 
 from distdl_jupyter.api.endpoint import ServerContext, post
 from distdl_jupyter.api.jobs import find_sweep, read_row
-from distdl_jupyter.core import errors, limits
+from distdl_jupyter.core import errors, machine
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed, PluginUnavailable
 from distdl_jupyter.core.machine import get_requirement
 from distdl_jupyter.form.schema import FormRequest, FormState
@@ -196,7 +196,7 @@ def _run_process(
     except subprocess.TimeoutExpired:
         raise LaunchFailed(f"{path} did not respond within {timeout:g} s.", code="kernel-python-silent") from None
     except OSError as error:
-        raise limits.make_launch_error(f"{path} cannot be started", error) from None
+        raise machine.make_launch_error(f"{path} cannot be started", error) from None
     except ValueError:
         if "No module named" in error_output and "distdl_jupyter" in error_output:
             raise PluginUnavailable(

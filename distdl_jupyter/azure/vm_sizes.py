@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import prices
 from distdl_jupyter.azure.prices import SIZE_PREFIX
-from distdl_jupyter.core.aliases import describe_unknown
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import TIMES
+from distdl_jupyter.core.options import describe_unknown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from distdl_jupyter.core.findings import Check, Finding
+from distdl_jupyter.core.errors import Check, Finding
 from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.machine import find_version, list_gpu_numbers
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan, RankSlot

@@ -31,8 +31,7 @@ from distdl_jupyter.backends.base import (
     format_versions,
 )
 from distdl_jupyter.backends.tensorflow import get_keras_version, uses_legacy_keras
-from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.findings import Check, Finding
+from distdl_jupyter.core.errors import Check, Finding, InvalidSpec
 from distdl_jupyter.core.plan import LaunchCommand, Placement, Plan, RankSlot, Service, option
 from distdl_jupyter.core.source import CodeAnalysis
 from distdl_jupyter.core.spec import JobSpec

@@ -22,8 +22,7 @@ from distdl_jupyter.backends.base import (
     JobPackage,
     build_common_environment,
 )
-from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.findings import Check, Finding
+from distdl_jupyter.core.errors import Check, Finding, InvalidSpec
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
 from distdl_jupyter.core.source import CodeAnalysis
 from distdl_jupyter.core.spec import JobSpec

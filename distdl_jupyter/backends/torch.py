@@ -14,8 +14,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from distdl_jupyter.backends.base import TORCH, TRAINERS, Backend, CodePattern, JobPackage, build_common_environment
-from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.findings import Check, Finding
+from distdl_jupyter.core.errors import Check, Finding, InvalidSpec
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.machine import list_gpu_numbers
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot, option

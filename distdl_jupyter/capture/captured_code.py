@@ -19,8 +19,7 @@ from typing import IO, Any
 from distdl_jupyter.capture.modules import LocalModule
 from distdl_jupyter.capture.pickler import PickleReport, dump
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.errors import explain_interrupt
-from distdl_jupyter.core.findings import UndefinedName
+from distdl_jupyter.core.errors import UndefinedName, explain_interrupt
 from distdl_jupyter.core.source import CodeAnalysis, CodeText, analyze, make_nesting_error
 from distdl_jupyter.core.spec import Captured, CodeSource, Kind
 from distdl_jupyter.core.store import JobFolder

@@ -28,7 +28,7 @@ from typing import Any
 
 from distdl_jupyter.capture.notebook import CodeLocation, read_code_text
 from distdl_jupyter.capture.references import READ_OPS, WRITE_OPS, find_reads, iter_instructions
-from distdl_jupyter.core.findings import UndefinedName
+from distdl_jupyter.core.errors import UndefinedName
 from distdl_jupyter.core.source import get_dotted_name, parse, try_parse
 from distdl_jupyter.worker.sources import deep_recursion
 

@@ -16,8 +16,7 @@ from distdl_jupyter.capture.free_names import CompiledSource, find_undefined
 from distdl_jupyter.capture.notebook import CodeLocation, current_location, find_cell_number
 from distdl_jupyter.capture.pickler import PickleReport, raise_errors
 from distdl_jupyter.capture.references import find_used_names, order_values, read_closure
-from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.findings import UndefinedName
+from distdl_jupyter.core.errors import InvalidSpec, UndefinedName
 from distdl_jupyter.core.spec import CodeSource
 
 

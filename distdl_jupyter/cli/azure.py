@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, get_args
 
 from distdl_jupyter.cli.command import Reply, add_command, add_group
-from distdl_jupyter.core import table
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import NotSignedIn
 from distdl_jupyter.core.humanize import money, plural
 
@@ -131,7 +131,8 @@ def _list_subscriptions(args: argparse.Namespace) -> Reply:
     rows = [("*" if item.id == selected_id else "", item.name, item.id, item.state) for item in subscriptions]
     message = "The account has no access to any subscription."
     return Reply(
-        subscriptions, table.format_text(table.WholeRows([("", "NAME", "ID", "STATE"), *rows])) if rows else message
+        subscriptions,
+        humanize.format_text(humanize.WholeRows([("", "NAME", "ID", "STATE"), *rows])) if rows else message,
     )
 
 
@@ -153,7 +154,7 @@ def _list_vm_sizes(args: argparse.Namespace) -> Reply:
         retired=args.retired,
     )
     priced = [(size, prices.find_cached(size.name, args.region, args.currency)) for size in sizes]
-    lines = [table.format_text([_COLUMNS, *(_format_row(size, price) for size, price in priced)])] if priced else []
+    lines = [humanize.format_text([_COLUMNS, *(_format_row(size, price) for size, price in priced)])] if priced else []
     lines.append(f"{plural(len(priced), 'size')}. Catalog: Microsoft documentation, {get_catalogue_date()}.")
     lines += [f"Prices: {source}." for source in dict.fromkeys(price.source for _, price in priced if price)]
     return Reply([_to_dict(size, price) for size, price in priced], "\n".join(lines))

@@ -15,9 +15,9 @@ from distdl_jupyter.cli.command import Reply, add_command, add_group
 from distdl_jupyter.clusters import cluster_configs, handle
 from distdl_jupyter.clusters.base import Provisioner
 from distdl_jupyter.clusters.status import probe_all
-from distdl_jupyter.core import registry, table
-from distdl_jupyter.core.aliases import describe_unknown
+from distdl_jupyter.core import humanize, registry
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.options import describe_unknown
 from distdl_jupyter.form.arguments import Parser, add_option
 
 if TYPE_CHECKING:
@@ -117,9 +117,9 @@ def _show(args: argparse.Namespace) -> Reply:
     (status,) = probe_all([cluster.target], 2 * TIMEOUT_SECONDS)
     if args.json:
         return Reply(status)
-    lines = [table.format_text(handle.build_cluster_rows([status]))]
+    lines = [humanize.format_text(handle.build_cluster_rows([status]))]
     lines += [f"{name}: {value}" for name, value in cluster.options.items()]
-    nodes = [table.format_text(handle.build_node_rows(status.nodes))] if status.nodes else []
+    nodes = [humanize.format_text(handle.build_node_rows(status.nodes))] if status.nodes else []
     return Reply(cluster, "\n".join([*lines, *nodes]))
 
 
@@ -144,7 +144,7 @@ def _list_machines(args: argparse.Namespace) -> Reply:
     empty_message = (
         "No cluster has machines that distdl can create. Add one, for example: distdl clusters add gpu azureml --help"
     )
-    return Reply(statuses, table.format_text(handle.build_cluster_rows(statuses)) if statuses else empty_message)
+    return Reply(statuses, humanize.format_text(handle.build_cluster_rows(statuses)) if statuses else empty_message)
 
 
 def _list_sizes(args: argparse.Namespace) -> Any:

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.cli import show
 from distdl_jupyter.cli.command import Reply, add_command, find_job
 from distdl_jupyter.cli.jobs import format_prefix
-from distdl_jupyter.core.aliases import OTHER_FLAGS
 from distdl_jupyter.core.errors import InvalidSpec, explain
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import finding, findings, listing, number, short_id
-from distdl_jupyter.core.options import OPTIONS, list_flags
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.options import OPTIONS, OTHER_FLAGS, list_flags
 from distdl_jupyter.form import arguments
 
 if TYPE_CHECKING:

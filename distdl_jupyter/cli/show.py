@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import collectives, table
+from distdl_jupyter.core import collectives, humanize
 from distdl_jupyter.core.humanize import duration, short_id, size
 from distdl_jupyter.html import job as saved
 from distdl_jupyter.jobs.reader import JobReader
@@ -32,17 +32,17 @@ def describe_job(job: Job) -> Iterator[str]:
         position = f"Position {view.queue.position} of {view.queue.of}: " if view.queue.position else ""
         yield f"{position}{view.queue.why}"
     if view.staging:
-        yield table.format_text([_STAGING_COLUMNS, *map(format_staging_row, view.staging)])
+        yield humanize.format_text([_STAGING_COLUMNS, *map(format_staging_row, view.staging)])
     if view.stall is not None and not view.state.ended:
         yield f"The last progress was {duration(max(0.0, now - view.stall.since))} ago."
         if view.stall.collectives:
-            yield table.format_text(collectives.build_table(view.stall.collectives))
+            yield humanize.format_text(collectives.build_table(view.stall.collectives))
         yield f"Show the stack traces: distdl stacks {short_id(view.id)}"
     for note in view.notes:
         yield f"{note['level'].capitalize()}: {note['text']}"
     ranks = map(make_rank_row, view.ranks)
     rows = ((str(row.rank), row.host, str(row.pid or ""), row.how or row.status) for row in ranks)
-    yield table.format_text([("Rank", "Host", "Pid", "State"), *rows])
+    yield humanize.format_text([("Rank", "Host", "Pid", "State"), *rows])
 
 
 def format_staging_row(row: StagingView) -> tuple[str, ...]:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.core.plan import NoOptions, Placement, Plan
-from distdl_jupyter.core.queue import QueuedJob, QueueView
+from distdl_jupyter.core.plan import NoOptions, Placement, Plan, QueuedJob, QueueView
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node.channels import Inbox

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.core import files, redact, registry
-from distdl_jupyter.core.aliases import describe_unknown
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.options import describe_unknown
 from distdl_jupyter.worker.secret_patterns import looks_secret
 
 FILE_NAME = "distdl_jupyter.json"

@@ -16,10 +16,10 @@ from distdl_jupyter.clusters import cluster_configs, status
 from distdl_jupyter.clusters.base import CheckLevel, Cluster, Machines, NodeCheck, NodeInfo, OptionValue, Provisioner
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.status import ClusterStatus
-from distdl_jupyter.core import events, registry, table
+from distdl_jupyter.core import events, humanize, registry
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError, InvalidSpec, explain_interrupt
+from distdl_jupyter.core.events import ENDED
 from distdl_jupyter.core.humanize import TIMES, plural
-from distdl_jupyter.core.state import ENDED
 from distdl_jupyter.core.store import JobFolder, JobStore
 
 #: Seconds after which a cluster is shown as not responding.
@@ -36,22 +36,22 @@ _LEVELS = list(_LEVEL_SIGNS)
 _MAX_NAMES = 3
 
 
-class NodeTable(table.Display, list[NodeInfo]):
+class NodeTable(humanize.Display, list[NodeInfo]):
     """The machines of a cluster, displayed as a table."""
 
-    def _parts(self) -> list[str | table.Rows]:
+    def _parts(self) -> list[str | humanize.Rows]:
         return [build_node_rows(self) if self else "The cluster has no known nodes."]
 
 
-class ChoiceTable(table.Display, list[OptionValue]):
+class ChoiceTable(humanize.Display, list[OptionValue]):
     """The allowed values of an option, displayed as a table."""
 
-    def _parts(self) -> list[str | table.Rows]:
+    def _parts(self) -> list[str | humanize.Rows]:
         rows = [(choice.value, choice.label, choice.detail) for choice in self]
         return [[("Value", "Name", "Detail"), *rows] if rows else "No values available."]
 
 
-class CheckTable(table.Display, list[NodeCheck]):
+class CheckTable(humanize.Display, list[NodeCheck]):
     """The checks of each node, displayed as a table with a fix for each failed check."""
 
     @property
@@ -59,7 +59,7 @@ class CheckTable(table.Display, list[NodeCheck]):
         """Return whether all checks passed, so that jobs can run on the cluster."""
         return not any(check.level == "error" for check in self)
 
-    def _parts(self) -> list[str | table.Rows]:
+    def _parts(self) -> list[str | humanize.Rows]:
         if not self:
             return ["Nothing was checked."]
         checks = merge_hosts(self)
@@ -70,7 +70,7 @@ class CheckTable(table.Display, list[NodeCheck]):
         return format_checks(merge_hosts(self)) if self else "Nothing was checked."
 
 
-class ClusterHandle(table.Display):
+class ClusterHandle(humanize.Display):
     """A handle of one cluster; its name is the value of ``compute_target``."""
 
     def __init__(self, name: str) -> None:
@@ -168,7 +168,7 @@ class ClusterHandle(table.Display):
         """Remove the name of the cluster and keep its machines. Raises ClusterRefused while a job runs on it."""
         cluster_configs.remove(self.name, list_active_jobs(self.name))
 
-    def _parts(self) -> list[str | table.Rows]:
+    def _parts(self) -> list[str | humanize.Rows]:
         return [build_cluster_rows(status.probe_all([self.target], STATUS_SECONDS))]
 
     def __eq__(self, other: object) -> bool:
@@ -178,7 +178,7 @@ class ClusterHandle(table.Display):
         return hash(self.name)
 
 
-class ClusterList(table.Display, Sequence[ClusterHandle]):
+class ClusterList(humanize.Display, Sequence[ClusterHandle]):
     """All clusters, indexed by number or by name, and displayed as a table with their current state."""
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ class ClusterList(table.Display, Sequence[ClusterHandle]):
         with explain_interrupt(lambda: "Interrupted while querying the status of the clusters."):
             return status.probe_all(self._targets, seconds)
 
-    def _parts(self) -> list[str | table.Rows]:
+    def _parts(self) -> list[str | humanize.Rows]:
         return [build_cluster_rows(self.look())]
 
 

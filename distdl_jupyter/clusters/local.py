@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import queueing
 from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run, RunNotice
-from distdl_jupyter.core import limits, machine
+from distdl_jupyter.core import machine
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, assign_ports, option
-from distdl_jupyter.core.queue import QueueView
+from distdl_jupyter.core.plan import Placement, Plan, QueueView, RankPorts, RankSlot, assign_ports, option
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import headroom, slots
@@ -91,7 +90,7 @@ class LocalCluster(Cluster):
             node_count = max(context.min_node_count, spec.node_count - len(context.lost_nodes))
             spec = dataclasses.replace(spec, node_count=node_count)
         placement = self._build_placement(spec, options, self._gpu_numbers)
-        for shortage in limits.find_shortages(spec.process_count, headroom.read_remaining()):
+        for shortage in machine.find_shortages(spec.process_count, headroom.read_remaining()):
             if shortage.level == "error":
                 raise LaunchFailed(f"{shortage.message}.", code="local-no-room", hint=shortage.remedy)
             if not context.restart:
@@ -150,7 +149,7 @@ class LocalCluster(Cluster):
         if gpu_numbers is None:
             gpu_numbers = machine.list_gpu_numbers() if spec.use_gpu is not False else []
         oversubscribe, gpu_count = getattr(options, "oversubscribe", False), len(gpu_numbers)
-        if (limit := limits.check_rank_count(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
+        if (limit := machine.check_rank_count(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
             text, field = f"{limit.message}.", "process_count_per_node"
             raise InvalidSpec(text, code="too-many-local-processes", field=field, hint=limit.remedy)
         queueing.refuse_excess(spec, spec.process_count, gpu_count, headroom.cores(), headroom.read_memory_limit())
@@ -208,6 +207,6 @@ def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, conte
         try:
             return stagers.LocalStager(node, hosts[node], spec.python or sys.executable, variables)
         except OSError as error:
-            raise limits.make_launch_error("Cannot start the program that copies the data", error) from error
+            raise machine.make_launch_error("Cannot start the program that copies the data", error) from error
 
     return stagers.run(start, sorted(hosts), staging, context.report)

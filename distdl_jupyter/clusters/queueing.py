@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import plural, short_id
-from distdl_jupyter.core.queue import Holding, QueueView, format_amount, format_reason
+from distdl_jupyter.core.plan import Holding, QueueView, format_amount, format_reason
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import slots
 from distdl_jupyter.node.slots import QueueEntry, QueuePosition, ResourceRequest

@@ -16,9 +16,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from distdl_jupyter import capture
-from distdl_jupyter.core.aliases import override
 from distdl_jupyter.core.data import VARIABLE_PREFIX
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.options import override
 from distdl_jupyter.jobs import client
 
 #: The backend for each type of toolkit settings.

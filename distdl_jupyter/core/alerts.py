@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.events import Event
+from distdl_jupyter.core.events import Event, State
 from distdl_jupyter.core.humanize import number
-from distdl_jupyter.core.state import State
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView

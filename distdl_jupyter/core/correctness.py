@@ -27,9 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.core.findings import Level
-from distdl_jupyter.core.humanize import count, listing, plural
-from distdl_jupyter.core.table import CodeBlock, Display
+from distdl_jupyter.core.errors import Level
+from distdl_jupyter.core.humanize import CodeBlock, Display, count, listing, plural
 
 Record = Mapping[str, Any]
 #: A step, the number of an optimizer, and the records of its step on all ranks.

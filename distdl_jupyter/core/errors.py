@@ -1,4 +1,8 @@
-"""The errors of the package. A message is one sentence, its hint another one with the remedy."""
+"""The errors of the package, and the findings of the checks before a job starts.
+
+The message of an error is one sentence, its hint another one with the remedy. A finding is an error, which prevents the
+start, a warning, or an info, which is collapsed.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,9 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from distdl_jupyter.worker.secret_patterns import mask
 
@@ -201,3 +206,49 @@ def get_docs_address() -> str:
         hint = "Use an address that begins with https:// or http://, or unset DISTDL_DOCS."
         raise InvalidSpec(message, code="docs-address-invalid", field="DISTDL_DOCS", hint=hint)
     return address
+
+
+#: Minimum size in bytes of a captured value that is reported as large.
+LARGE_BYTES = 100_000_000
+Level = Literal["error", "warning", "info"]
+LEVELS: tuple[Level, ...] = ("error", "warning", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding: ``text`` describes it with numbers, ``remedy`` is the fix; ``code`` is for programs."""
+
+    level: Level
+    code: str
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: ``result`` is a one-line summary; ``code`` is its stable name for programs."""
+
+    name: str
+    result: str
+    findings: tuple[Finding, ...] = ()
+    code: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether all findings are infos."""
+        return all(finding.level == "info" for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class UndefinedName:
+    """A name that is read but defined nowhere.
+
+    ``where`` names the searched code (``the cell or the notebook``), ``location`` is the line that reads the name
+    (``line 2 of Cell [3]``). ``certain`` is true if every run reads it; ``similar`` are names with similar spelling.
+    """
+
+    name: str
+    location: str
+    where: str
+    certain: bool
+    similar: tuple[str, ...] = ()

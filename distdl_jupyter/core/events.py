@@ -1,6 +1,6 @@
 """The events of a job in ``events.jsonl`` and its log lines in ``log.jsonl``; one writer appends to both.
 
-* One writer: the process that holds the job's lock, which proves that it is alive (core.locks). It appends whole lines
+* One writer: the process that holds the job's lock, which proves that it is alive (core.files). It appends whole lines
   with ``O_APPEND``; nothing is deleted when a job ends. Only the log is split into parts if it is long (core.logfile).
 * A cursor is the byte offset after the last complete line: ``read(path, after) -> (events, cursor)``. Bytes after the
   last newline (a torn line), unknown types and unknown fields are ignored.
@@ -14,8 +14,8 @@ output, see ``clusters.base.Stream``, also have ``at``, the byte offset in that 
 
 =========  ==================================================================================================
 state      ``state``, ``reason`` (a sentence, may be "")
-phase      ``phase`` (one of core.state.PHASES), ``detail``; the start of a phase ends the previous one
-queue      while the job is queued: the fields of core.queue.QueueView
+phase      ``phase`` (one of core.events.PHASES), ``detail``; the start of a phase ends the previous one
+queue      while the job is queued: the fields of core.plan.QueueView
 handle     ``cluster``, ``data``, ``nonce``: needed to attach to the job after its supervisor died
 resume     a new supervisor was started because the previous one had died; ``lines``: log lines so far
 rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known ``node``, ``host``, ``local_rank``,
@@ -69,6 +69,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +186,39 @@ class Clock:
         ticks = time.monotonic()
         self._last_time, self._last_ticks = max(time.time(), self._last_time + ticks - self._last_ticks), ticks
         return round(self._last_time, 4)
+
+
+class State(StrEnum):
+    """The state of a job, in the order in which it may change; its value is used in events, views and JSON."""
+
+    QUEUED = "queued"
+    PREPARING = "preparing"
+    STARTING = "starting"
+    RUNNING = "running"
+    CANCELING = "canceling"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    LOST = "lost"
+
+    @property
+    def ended(self) -> bool:
+        """Whether this is a final state."""
+        return self in ENDED
+
+
+ENDED = frozenset({State.COMPLETED, State.FAILED, State.CANCELED, State.LOST})
+_ORDER = tuple(State)
+
+
+def can_follow(current: State, new: State) -> bool:
+    """Return whether a job may change from ``current`` to ``new``.
+
+    An active job only moves forward (queued, preparing, starting, running, canceling) and may enter any final state at
+    any time; a final state never changes.
+    """
+    return not current.ended and _ORDER.index(new) > _ORDER.index(current)
+
+
+#: The phases of a job in the order in which a panel shows them.
+PHASES = ("capture", "stage", "start", "rendezvous", "train", "collect", "clean")

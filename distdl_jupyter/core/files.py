@@ -1,21 +1,30 @@
-"""Writes files that only their owner can read, explains disk errors, and manages a job's disk reserve.
+"""Private files, disk errors, a job's disk reserve, and locks that prove that a process is alive.
 
 The reserve is a small file that is freed when the disk is full. The freed space is enough to report the problem, to
 cancel the job and to record its end. If no space can be reserved, the job runs without a reserve.
+
+A liveness lock is a ``flock`` on a file, which the kernel releases when the holder dies. On some file systems these
+locks are local to a host (Lustre with ``localflock``, NFS with ``local_lock``, BeeGFS), so a lock held on another host
+looks free. The holder therefore writes its process, its host and the host's boot id into the file, and updates the
+file's time regularly. A free lock proves that its holder is dead only on the holder's host.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from distdl_jupyter.core.errors import DiskRefused
-from distdl_jupyter.core.limits import LIMITS
+from distdl_jupyter.core.humanize import ago, short_id
+from distdl_jupyter.core.machine import LIMITS
+from distdl_jupyter.node import processes
 
 #: Bytes of a job's disk reserve.
 RESERVE_BYTES = 64 * 1024
@@ -99,3 +108,128 @@ def free_reserve(path: Path) -> None:
     """Free the whole reserve."""
     with contextlib.suppress(OSError):
         path.unlink()
+
+
+#: Seconds between heartbeats of a holder.
+HEARTBEAT_SECONDS = 30.0
+#: Seconds without a heartbeat after which a holder may be dead: some file systems show writes of other hosts up to a
+#: minute late.
+_HEARTBEAT_TIMEOUT_SECONDS = 120.0
+#: Size in bytes of a holder's record, which is written in one call so that no reader sees half of it.
+_RECORD_BYTES = 256
+
+
+class Holder(NamedTuple):
+    """The holder of a lock, as seen from this host.
+
+    ``host`` is the host of the last process that signed the lock, or "" for this host. ``last_heartbeat`` is the time
+    of that process's last heartbeat (epoch seconds).
+    """
+
+    is_held: bool
+    host: str = ""
+    last_heartbeat: float = 0.0
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is proven that no process holds the lock."""
+        return not self.is_held and not self.host
+
+    @property
+    def is_on_other_host(self) -> bool:
+        """Whether only a check on its host can tell if the lock is held."""
+        return not self.is_held and bool(self.host)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its last heartbeat is so old that its host may be down."""
+        return time.time() - self.last_heartbeat > _HEARTBEAT_TIMEOUT_SECONDS
+
+    def describe(self) -> str:
+        """Return a sentence with the supervisor's host and the time of its last heartbeat."""
+        age = time.time() - self.last_heartbeat
+        return f"Its supervisor runs on {self.host}. Last heartbeat: {ago(age) if age >= 60 else 'just now'}."
+
+    def get_remedy(self, id_: str) -> str:
+        """Return what to do about a job whose supervisor runs on another host."""
+        return f"Check it on {self.host}. If that host is gone for good, run: distdl lost {short_id(id_)}"
+
+
+def read_holder(path: Path, *other_files: Path) -> Holder:
+    """Return the holder of a lock; a missing lock is not held. The holder also writes to ``other_files``.
+
+    A lock that cannot be checked (too many open files, a file system without locks) counts as held.
+    """
+    is_held, host = True, ""
+    try:
+        with path.open("rb", buffering=0) as file:
+            host = processes.find_other_host(os.pread(file.fileno(), _RECORD_BYTES, 0).decode("utf-8", "replace"))
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            is_held = False
+    except (FileNotFoundError, NotADirectoryError):
+        return Holder(is_held=False)
+    except OSError:
+        pass
+    return Holder(is_held, host, get_last_write(path, *other_files))
+
+
+def get_last_write(*paths: Path) -> float:
+    """Return the latest modification time of the files (epoch seconds), or 0 if none exists."""
+    return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
+
+
+def sign(path: Path) -> None:
+    """Record that this process holds the lock; if that fails, the old record is not changed."""
+    # A separate file object: on a network file system, closing it makes the text visible to other hosts.
+    with contextlib.suppress(OSError), path.open("r+b", buffering=0) as file:
+        file.write(processes.make_mark().encode().ljust(_RECORD_BYTES - 1) + b"\n")
+
+
+def verify_locking(path: Path) -> None:
+    """Create a lock file and verify that locking works. Raises DiskRefused if it does not, and OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if read_holder(path).is_held:
+            return
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+    finally:
+        os.close(fd)
+    message = f"{path.parent.parent} is on a file system without file locks, so it is unknown whether a job runs."
+    hint = "Set DISTDL_HOME to a folder on a local disk, or mount that file system with flock."
+    raise DiskRefused(message, code="no-file-locks", hint=hint)
+
+
+class JobLock:
+    """The lock for writing a job's log, held as long as a descriptor of the lock file is open."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @classmethod
+    def acquire(cls, path: Path, *, of_other_host: bool = False) -> JobLock | None:
+        """Acquire the lock without waiting and sign it; return None if another process holds it. Raises OSError.
+
+        A lock signed on another host is acquired only with ``of_other_host``; its holder must be known to be dead.
+        """
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if of_other_host or not read_holder(path).host:
+                sign(path)
+                return cls(fd)
+        except BlockingIOError:
+            pass
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+        return None
+
+    def release(self) -> None:
+        """Close this process's descriptor; the lock is released unless another process has inherited it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

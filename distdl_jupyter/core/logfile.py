@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.core import events
-from distdl_jupyter.core.events import LOG_TYPES, VERSION, Clock, Event, decode, encode
+from distdl_jupyter.core.events import LOG_TYPES, VERSION, Clock, Event, State, decode, encode
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.humanize import size as size_in_words
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 
 #: Bytes of text between two ``count`` lines.

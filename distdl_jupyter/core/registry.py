@@ -13,8 +13,8 @@ import typing
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter.core.aliases import describe_unknown
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
+from distdl_jupyter.core.options import describe_unknown
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

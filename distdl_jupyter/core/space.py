@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.series import Row
 from distdl_jupyter.core.spec import Group, JobSpec
-from distdl_jupyter.core.state import State
 
 #: Maximum number of values of a choice, and of parameters of a sweep.
 MAX_VALUES = 100

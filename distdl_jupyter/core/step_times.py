@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distdl_jupyter.core import events
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.worker.step_times import HEAD_SIZE
 
 Record = list[int]

@@ -6,7 +6,7 @@
     events.jsonl    the event log, from which all state is derived (see core.events)
     log.jsonl       the output of the ranks (see core.logfile)
     parts/          the log's last parts, if it is too long (see core.logfile)
-    lock            held by the only writer, and names it (see core.locks)
+    lock            held by the only writer, and names it (see core.files)
     results/        rank-<n>.pkl, the return values
     resources.jsonl  resource usage of ranks and machines, one sample per second (see core.resources)
     pictures/       <n>.png or .jpeg, images displayed by the ranks
@@ -41,7 +41,7 @@ from typing import Any
 import msgspec
 
 from distdl_jupyter import permissions
-from distdl_jupyter.core import files, limits, locks
+from distdl_jupyter.core import files, machine
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.spec import UNKNOWN, JobEnvironment, JobSpec
 from distdl_jupyter.worker import owned, pictures
@@ -136,15 +136,15 @@ class JobFolder:
             raise _make_unknown_error(self.id) from None
         except (OSError, ValueError) as error:
             message = f"Job {self.id} cannot be loaded: {self.spec_file.name} cannot be read ({error})."
-            if remedy := limits.find_remedy(error):
+            if remedy := machine.find_remedy(error):
                 raise DiskRefused(message, code="job-spec-unreadable", hint=remedy) from error
             remove = f"rm -r {shlex.quote(str(self.path))}"
             hint = f"Another version of distdl_jupyter may have written it. Use that version, or delete it: {remove}"
             raise JobNotFound(message, code="job-spec-invalid", hint=hint) from error
 
-    def read_supervisor(self) -> locks.Holder:
+    def read_supervisor(self) -> files.Holder:
         """Return the holder of the job's lock, with the time when lock or log were last written."""
-        return locks.read_holder(self.lock, self.events, self.log)
+        return files.read_holder(self.lock, self.events, self.log)
 
     @property
     def has_checkpoints(self) -> bool:
@@ -279,7 +279,7 @@ class JobStore:
             with contextlib.suppress(OSError):  # just deleted, or not accessible
                 if time.time() - path.stat().st_mtime <= _FRESH_SECONDS:
                     continue
-                holder = locks.read_holder(path / "lock")
+                holder = files.read_holder(path / "lock")
                 # A folder of another host is left to the next submit there: its lock may not be visible here.
                 if holder.is_dead if path.name.startswith(_NEW_PREFIX) else not holder.is_held:
                     _delete(path)

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 
 from distdl_jupyter.core import files, tracking
-from distdl_jupyter.core.aliases import describe_unknown
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.options import describe_unknown
 from distdl_jupyter.core.spec import JobSpec
 
 S = TypeVar("S", bound=msgspec.Struct)

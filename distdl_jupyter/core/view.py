@@ -15,12 +15,11 @@ from typing import Any, Literal
 import msgspec
 
 from distdl_jupyter.core.collectives import Collective, CollectiveFinding
-from distdl_jupyter.core.events import Event
+from distdl_jupyter.core.events import Event, State, can_follow
 from distdl_jupyter.core.failure import Failure, RankView, add_collectives, find_first_failure, may_concern_collectives
-from distdl_jupyter.core.locks import Holder
-from distdl_jupyter.core.queue import QueueView
+from distdl_jupyter.core.files import Holder
+from distdl_jupyter.core.plan import QueueView
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State, can_follow
 
 #: Shorter waits (seconds) are ignored, because passing through an empty queue takes this long.
 SHORT_WAIT = 1.0

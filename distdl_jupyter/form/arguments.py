@@ -19,9 +19,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.aliases import ALIASES, OTHER_FLAGS, TOTAL_NAMES, describe_unknown, override
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
-from distdl_jupyter.core.options import OPTIONS, list_flags
+from distdl_jupyter.core.options import (
+    ALIASES,
+    OPTIONS,
+    OTHER_FLAGS,
+    TOTAL_NAMES,
+    describe_unknown,
+    list_flags,
+    override,
+)
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form.schema import OptionField, OptionKind
 from distdl_jupyter.jobs import jobspec

@@ -10,9 +10,8 @@ from typing import Any
 from distdl_jupyter import azure
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import data, registry
-from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.options import OPTIONS, check_options
+from distdl_jupyter.core.options import OPTIONS, check_options, resolve
 from distdl_jupyter.form.schema import DataRow, FormValues
 from distdl_jupyter.jobs import jobspec
 

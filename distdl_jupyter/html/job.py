@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import collectives, humanize, table
+from distdl_jupyter.core import collectives, humanize
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import printable
-from distdl_jupyter.core.state import State
 from distdl_jupyter.html import curve
 from distdl_jupyter.html.page import PAPER, RANK_COLOURS, render, to_data_url
 from distdl_jupyter.views.card import find_notice, format_cost, format_origin, make_failure_card
@@ -345,7 +345,7 @@ def _render_metrics(view: JobView, store: MetricStore) -> list[str]:
         mean, low, high = format_metric(metric)
         extent = f"lowest {low}, highest {high}".replace("(", "(rank ") if low else ""
         rows.append((_join_lines(format_label(view, metric.name))[:60], _draw_bars(store, metric.name), mean, extent))
-    return table.format_text(table.WholeRows(rows)).splitlines()
+    return humanize.format_text(humanize.WholeRows(rows)).splitlines()
 
 
 def _draw_bars(store: MetricStore, name: str, width: int = 16) -> str:

@@ -16,8 +16,8 @@ import jinja2
 from markupsafe import Markup, escape
 
 from distdl_jupyter.core import humanize
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import printable
-from distdl_jupyter.core.state import State
 
 _SANS = "system-ui,-apple-system,'Segoe UI','Helvetica Neue',Helvetica,Arial,sans-serif"
 _MONO = "Menlo,Consolas,'DejaVu Sans Mono',monospace"

@@ -13,8 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from distdl_jupyter.core import checkpoints, files, locks, redact, signals, tracking
-from distdl_jupyter.core.aliases import override
+from distdl_jupyter.core import checkpoints, files, machine, redact, tracking
 from distdl_jupyter.core.errors import (
     InvalidSpec,
     JobNotFound,
@@ -23,14 +22,15 @@ from distdl_jupyter.core.errors import (
     LaunchFailed,
     explain_interrupt,
 )
+from distdl_jupyter.core.events import State
+from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.core.humanize import finding as format_finding
 from distdl_jupyter.core.humanize import plural, short_id
-from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.logfile import EventWriter, LogLine, read_last_lines, split_lines
-from distdl_jupyter.core.queue import MOVED_PREFIX, make_not_queued_error
+from distdl_jupyter.core.options import override
+from distdl_jupyter.core.plan import MOVED_PREFIX, make_not_queued_error
 from distdl_jupyter.core.series import build_figure as curve_figure
 from distdl_jupyter.core.spec import Group, JobEnvironment, JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore, create_id
 from distdl_jupyter.core.tracking import TrackerRecord
 from distdl_jupyter.core.view import JobView
@@ -609,7 +609,7 @@ def publish(
     lock = None
     try:
         with explain_interrupt(describe_not_started):
-            locks.verify_locking(folder.lock)
+            files.verify_locking(folder.lock)
             lock = JobLock.acquire(folder.lock)
             assert lock is not None, "a hidden folder is not locked"
             code.write(folder)
@@ -617,7 +617,7 @@ def publish(
             _write_first_events(folder, spec, code)
             if before_start is not None:
                 before_start()
-        with explain_interrupt(lambda: describe_started(spec.id)), signals.delay_interrupt():
+        with explain_interrupt(lambda: describe_started(spec.id)), machine.delay_interrupt():
             folder = store.publish(folder)
             start(folder, lock)
     except BaseException as error:

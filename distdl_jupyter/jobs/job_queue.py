@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters import cluster_configs, queueing
-from distdl_jupyter.core import machine, registry, table
+from distdl_jupyter.core import humanize, machine, registry
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.options import MAX_PRIORITY, OPTIONS
-from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, format_amount, format_reason, make_not_queued_error
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.plan import ORDER, Holding, QueuedJob, format_amount, format_reason, make_not_queued_error
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import job_list
 from distdl_jupyter.jobs.reader import JobReader
@@ -79,7 +79,7 @@ class MachineUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Queue(table.Display):
+class Queue(humanize.Display):
     """The running jobs ``holding`` resources of this machine, and all queued jobs, those of this machine first.
 
     ``total`` and ``free`` are this machine's GPUs, cores and bytes of memory; a running job uses
@@ -92,16 +92,18 @@ class Queue(table.Display):
     free: dict[str, float]
     clusters: tuple[ClusterQueue, ...] = field(default=())
 
-    def _parts(self) -> Iterator[str | table.Rows]:
+    def _parts(self) -> Iterator[str | humanize.Rows]:
         if running := [(_format_resources(job), short_id(job.job), job.label) for job in self.holding]:
-            yield from (table.WholeRows([_HOLDING_HEADER, *running]), "")
+            yield from (humanize.WholeRows([_HOLDING_HEADER, *running]), "")
         waiting_rows = self._format_waiting()
-        yield table.WholeRows([_WAITING_HEADER, *waiting_rows]) if waiting_rows else "No jobs are queued."
+        yield humanize.WholeRows([_WAITING_HEADER, *waiting_rows]) if waiting_rows else "No jobs are queued."
         for cluster in self.clusters:
             rows = cluster.make_rows()
             yield from ("", f"{cluster.name}, your jobs:")
             yield (
-                table.WholeRows([_JOB_HEADER, *rows[:_MAX_ROWS]]) if rows else cluster.problem or "The queue is empty."
+                humanize.WholeRows([_JOB_HEADER, *rows[:_MAX_ROWS]])
+                if rows
+                else cluster.problem or "The queue is empty."
             )
             if len(rows) > _MAX_ROWS:
                 yield f"and {len(rows) - _MAX_ROWS} more jobs"

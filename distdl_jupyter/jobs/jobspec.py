@@ -16,10 +16,9 @@ from distdl_jupyter.backends.base import Backend, JobPackage
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.base import Cluster, Provisioner
 from distdl_jupyter.core import packages, redact, registry
-from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.data import parse_sources
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, PluginUnavailable
-from distdl_jupyter.core.options import OPTIONS, check_count, check_name, check_options
+from distdl_jupyter.core.options import OPTIONS, check_count, check_name, check_options, resolve
 from distdl_jupyter.core.plan import assign_ports
 from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.spec import JobSpec

@@ -3,7 +3,7 @@
 Reading has one side effect: a reader that detects an unfinished job without a writer becomes its writer. It stops the
 job's remaining processes on this machine and appends the final state, or passes the lock to a new supervisor if the job
 runs on other machines. A writer on another host is never considered dead, because its lock may not be visible here (see
-``core.locks``).
+``core.files``).
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter import permissions
 from distdl_jupyter.core import events, files, logfile, registry, tracking
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
-from distdl_jupyter.core.events import Event
+from distdl_jupyter.core.events import Event, State
+from distdl_jupyter.core.files import JobLock, get_last_write
 from distdl_jupyter.core.humanize import short_id
-from distdl_jupyter.core.locks import JobLock, get_last_write
 from distdl_jupyter.core.log import MAX_ROWS, FoldedLog, LogWindow
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.resources import ResourceHistory
 from distdl_jupyter.core.series import MetricStore, SourceJob
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.core.store import JobFolder, is_id
 from distdl_jupyter.core.view import JobView
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from distdl_jupyter.core.locks import Holder
+    from distdl_jupyter.core.files import Holder
 
 #: Seconds without events after which a reader checks that the writer is alive.
 _WRITER_TIMEOUT_SECONDS = 1.0

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter import permissions
 from distdl_jupyter.core import checkpoints, events, registry
-from distdl_jupyter.core.aliases import ALIASES, override
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import plural, size
-from distdl_jupyter.core.options import OPTIONS
+from distdl_jupyter.core.options import ALIASES, OPTIONS, override
 from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.worker import owned
 

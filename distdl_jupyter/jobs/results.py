@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import events, tracking, user_settings
 from distdl_jupyter.core.errors import DistDLError, JobFailed, ResultUnavailable
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import plural, ranks
 from distdl_jupyter.core.logfile import read_last_lines
-from distdl_jupyter.core.state import State
 from distdl_jupyter.supervisor import control
 from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.hooks import frameworks

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter.core import files, humanize, table
+from distdl_jupyter.core import files, humanize
 from distdl_jupyter.core.errors import DiskRefused, InvalidSpec, JobNotFound, JobStillRunning
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client, study_rows
 from distdl_jupyter.views.job_table import JobRow
@@ -54,7 +54,7 @@ class KeptJobs:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PruneResult(table.Display):
+class PruneResult(humanize.Display):
     """The jobs that were deleted, or would be (``dry_run``), and the number of jobs kept. Displays as a table."""
 
     jobs: tuple[OldJob, ...]
@@ -74,13 +74,13 @@ class PruneResult(table.Display):
         reasons = ", ".join(f"{humanize.count(group.count)} {_REASON_TEXTS[group.reason]}" for group in self.retained)
         return f"{deleted if self.jobs else 'No jobs match.'}{f' Kept: {reasons}.' if reasons else ''}"
 
-    def _parts(self) -> list[str | table.Rows]:
+    def _parts(self) -> list[str | humanize.Rows]:
         now = time.time()
         rows = [
             (job.id, job.state, job.name, humanize.ago(now - job.ended), humanize.size(job.size)) for job in self.jobs
         ]
         failed = [f"{job.id} could not be deleted: {job.problem}" for job in self.failed]
-        return [*([table.WholeRows([_HEADER, *rows])] if rows else []), *failed, self.summary()]
+        return [*([humanize.WholeRows([_HEADER, *rows])] if rows else []), *failed, self.summary()]
 
 
 #: The texts of the reasons, in display order.

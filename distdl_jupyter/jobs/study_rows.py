@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core import files, registry, step_times
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
+from distdl_jupyter.core.events import State
+from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.core.humanize import number, plural, short_id
-from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.space import PRUNED_PREFIX, STOP_REASON
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.jobs import job_list, rerun

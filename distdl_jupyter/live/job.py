@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.log import FoldedRow
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, is_id
 from distdl_jupyter.jobs.reader import PageReader
 from distdl_jupyter.live.messages import CurveMessage, CurveRequest, JobMessage, LogMessage, ResourcesMessage

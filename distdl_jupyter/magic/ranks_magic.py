@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
-from distdl_jupyter.core import table
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, show_as
 from distdl_jupyter.core.humanize import duration, plural, seconds_taken, short_id, size
 from distdl_jupyter.core.resources import ResourceHistory
@@ -278,18 +278,18 @@ def _print_wait(detail: str) -> None:
 # the table --------------------------------------------------------------------------------------------
 
 
-class RanksTable(table.Display):
+class RanksTable(humanize.Display):
     """Persistent ranks with their state, processes and memory.
 
     ``is_known`` is false for ranks of another kernel. ``end_reason`` is how the kernel's ranks ended, or "".
     """
 
     def __init__(self, ranks: Ranks | None, *, is_known: bool = True, end_reason: str = "") -> None:
-        self._content: list[str | table.Rows] = [f"{end_reason} {_NO_RANKS}".strip()]
+        self._content: list[str | humanize.Rows] = [f"{end_reason} {_NO_RANKS}".strip()]
         if ranks is not None:
             self._content = [_summarize(ranks, is_known=is_known), _list_rows(ranks)]
 
-    def _parts(self) -> Sequence[str | table.Rows]:
+    def _parts(self) -> Sequence[str | humanize.Rows]:
         return self._content
 
 
@@ -317,7 +317,7 @@ def _summarize(ranks: Ranks, *, is_known: bool) -> str:
     return " ".join([*sentences, *([f"They stop {' and '.join(limits)}."] if limits else [])])
 
 
-def _list_rows(ranks: Ranks) -> table.Rows:
+def _list_rows(ranks: Ranks) -> humanize.Rows:
     """Return a header and a row for each rank with its last measured memory usage."""
     usage = ResourceHistory(ranks.job.folder.resources, curves=False)
     usage.read()

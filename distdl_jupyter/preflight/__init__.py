@@ -3,7 +3,7 @@
 The checks read source texts, captured code and attributes of imported modules. They run no user code.
 """
 
-from distdl_jupyter.core.findings import Check, Finding
+from distdl_jupyter.core.errors import Check, Finding
 from distdl_jupyter.preflight.advice import Advice, PastJob, Request
 from distdl_jupyter.preflight.engine import advise, check, raise_errors, report
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.findings import Level
+from distdl_jupyter.core.errors import Level
 from distdl_jupyter.core.humanize import TIMES, duration, listing, number, plural, short_id
 from distdl_jupyter.core.source import list_imported_names, try_parse
 from distdl_jupyter.worker.hooks import frameworks

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.findings import LEVELS, Check, Finding
+from distdl_jupyter.core.errors import LEVELS, Check, Finding, InvalidSpec
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.preflight import advice, files, machines

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from distdl_jupyter.core.data import DataSource
-from distdl_jupyter.core.findings import Check, Finding
+from distdl_jupyter.core.errors import Check, Finding
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.source import Call, CodeAnalysis, depends_on_rank
 from distdl_jupyter.core.spec import JobSpec

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import find_size
-from distdl_jupyter.core.findings import Level
+from distdl_jupyter.core.errors import Level
 from distdl_jupyter.core.humanize import TIMES, plural
 from distdl_jupyter.preflight.advice import Advice, RuleInput
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from distdl_jupyter.capture.captured_code import CapturedCode
 from distdl_jupyter.capture.references import iter_instructions
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.findings import LARGE_BYTES, Check, Finding
+from distdl_jupyter.core.errors import LARGE_BYTES, Check, Finding
 from distdl_jupyter.core.source import get_module_name, try_parse
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.worker.secret_patterns import looks_secret

@@ -13,8 +13,7 @@ from typing import Any
 
 from distdl_jupyter.capture.captured_code import CapturedCode
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.findings import Check, Finding
+from distdl_jupyter.core.errors import Check, DistDLError, Finding
 from distdl_jupyter.core.humanize import TIMES, count
 from distdl_jupyter.core.source import Call, CodeAnalysis, try_parse
 from distdl_jupyter.core.spec import JobSpec

@@ -27,7 +27,7 @@ import msgspec
 
 from distdl_jupyter.core import logfile
 from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotRunning
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.jobs import results
 from distdl_jupyter.jobs.client import Job

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
 from distdl_jupyter.core import correctness, files, registry
-from distdl_jupyter.core.aliases import ALIASES, TOTAL_NAMES
 from distdl_jupyter.core.correctness import Comparison
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, explain_interrupt
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.options import ALIASES, TOTAL_NAMES
 from distdl_jupyter.jobs import client, jobspec
 from distdl_jupyter.views.job_page import make_job_check
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
 from distdl_jupyter.core import registry, step_times
-from distdl_jupyter.core.aliases import ALIASES, TOTAL_NAMES
 from distdl_jupyter.core.errors import (
     DistDLError,
     InvalidSpec,
@@ -28,9 +27,10 @@ from distdl_jupyter.core.errors import (
     JobStillRunning,
     explain,
 )
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import plural, short_id
+from distdl_jupyter.core.options import ALIASES, TOTAL_NAMES
 from distdl_jupyter.core.spec import Group
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import WARM_UP_STEPS, Run, ScalingPoint, describe_too_few_steps, measure_run
 from distdl_jupyter.core.store import JobFolder, JobStore, create_id
 from distdl_jupyter.jobs import client, job_list, rerun, study_rows

@@ -25,11 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import signals, space
+from distdl_jupyter.core import machine, space
 from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotFound, JobNotRunning
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import listing, plural, short_id
 from distdl_jupyter.core.space import PRUNED_PREFIX, STOP_REASON, SweepPlan, get_comparison_points
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client, rerun
 from distdl_jupyter.jobs.reader import JobReader
@@ -381,7 +381,7 @@ class Driver:
 
 def main() -> None:
     """Drive the sweep, and record how it ended."""
-    signals.reset()
+    machine.reset_signals()
     os.set_inheritable(int(sys.argv[2]), False)  # noqa: FBT003 - the lock stays here, no job may hold it
     folder = JobFolder(Path(sys.argv[1]))
     secrets = json.loads(sys.stdin.readline() or "{}")

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.space import PRUNED_PREFIX, Study, SweepPlan, Trial, sample_points
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import job_list, study_rows
 from distdl_jupyter.jobs.client import Job

@@ -26,13 +26,13 @@ from distdl_jupyter.core.errors import (
     ResultUnavailable,
     explain_interrupt,
 )
+from distdl_jupyter.core.events import State
+from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.core.humanize import short_id
-from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.options import MAX_PROCESSES, more_is_better
 from distdl_jupyter.core.source import parse
 from distdl_jupyter.core.space import STOP_REASON, Study, SweepPlan
 from distdl_jupyter.core.spec import Group
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, create_id
 from distdl_jupyter.jobs import client, jobspec, rerun, study_rows
 from distdl_jupyter.studies import sweep_driver, sweep_study

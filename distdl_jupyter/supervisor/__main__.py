@@ -18,8 +18,8 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-from distdl_jupyter.core import events, limits, locks, logfile, signals
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core import events, files, logfile, machine
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.node import processes
@@ -34,7 +34,7 @@ _FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def main() -> None:
     """Read the secrets from the submitter and run the job."""
-    signals.reset()
+    machine.reset_signals()
     os.set_inheritable(int(sys.argv[2]), False)  # noqa: FBT003 - the lock stays here, ranks must not hold it
     supervise(JobFolder(Path(sys.argv[1])), json.loads(sys.stdin.readline() or "{}"))
 
@@ -50,9 +50,9 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
         spare_fds.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE_DESCRIPTORS))
         if not can_attach(folder):
             _start_watchdog(folder.id)
-        locks.sign(folder.lock)
+        files.sign(folder.lock)
         processes.adopt_orphans()
-        supervisor = Supervisor(folder, secret_variables, signals.wake_on_child())
+        supervisor = Supervisor(folder, secret_variables, machine.wake_on_child())
         for number in _FORWARDED_SIGNALS:
             signal.signal(number, lambda *_, job=supervisor: job.interrupt())
         supervisor.run()
@@ -73,7 +73,7 @@ def _record_failure(folder: JobFolder, error: Exception, spare_fds: list[int]) -
     """
     for descriptor in spare_fds:
         os.close(descriptor)
-    remedy = limits.find_remedy(error)
+    remedy = machine.find_remedy(error)
     if not remedy or can_attach(folder):
         return
     with contextlib.suppress(OSError):

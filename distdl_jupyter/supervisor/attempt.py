@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.backends.base import Backend
 from distdl_jupyter.clusters.base import Exit, Run, RunNotice
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.failure import has_crashed_at_end, has_failed, is_lost, may_concern_collectives
 from distdl_jupyter.core.humanize import duration, plural, ranks
-from distdl_jupyter.core.state import State
 from distdl_jupyter.supervisor import stop
 from distdl_jupyter.supervisor.control import ControlReader
 from distdl_jupyter.supervisor.hang_detector import HangDetector

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from distdl_jupyter import permissions
-from distdl_jupyter.core import events, files, limits, locks, tracking, user_settings
+from distdl_jupyter.core import events, files, machine, tracking, user_settings
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
-from distdl_jupyter.core.locks import JobLock
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
+from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import processes
 
@@ -57,7 +57,7 @@ def start_supervisor(
             _spawn(command, log, dict(secret_variables), cwd=folder.path, pass_fds=(lock.fd,), start_new_session=True)
         except OSError as error:
             text = f"The job cannot be started: {error.strerror or error}."
-            raise LaunchFailed(text, code="supervisor-not-started", hint=limits.find_remedy(error)) from error
+            raise LaunchFailed(text, code="supervisor-not-started", hint=machine.find_remedy(error)) from error
     lock.release()
 
 
@@ -170,7 +170,7 @@ class ControlReader:
     def read(self) -> list[dict[str, Any]]:
         """Return the requests since the last call."""
         if self._lock is not None and time.monotonic() >= self._next_beat:
-            self._next_beat = time.monotonic() + locks.HEARTBEAT_SECONDS
+            self._next_beat = time.monotonic() + files.HEARTBEAT_SECONDS
             with contextlib.suppress(OSError):
                 os.utime(self._lock)
         requests, self._cursor = events.read(self._control, self._cursor)

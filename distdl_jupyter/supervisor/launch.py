@@ -23,11 +23,10 @@ from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.base import Cluster, Context, Run
 from distdl_jupyter.core import events, registry
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import listing, plural, short_id
-from distdl_jupyter.core.plan import Placement
-from distdl_jupyter.core.queue import AFTER, MOVED_PREFIX, QueueView, format_reason
+from distdl_jupyter.core.plan import AFTER, MOVED_PREFIX, Placement, QueueView, format_reason
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.data import packages

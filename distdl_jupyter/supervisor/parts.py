@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import NodeSample, RunNotice
 from distdl_jupyter.core import checkpoints, events, files
-from distdl_jupyter.core.events import VERSION, encode
+from distdl_jupyter.core.events import VERSION, State, encode
 from distdl_jupyter.core.humanize import count, ranks
 from distdl_jupyter.core.logfile import LineFile
 from distdl_jupyter.core.options import parse_keep_rule
 from distdl_jupyter.core.resources import ResourceHistory, encode_sample
 from distdl_jupyter.core.spec import GitState
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor.reports import PictureReport, Report, StepsReport, WeightsReport
 from distdl_jupyter.worker import pictures

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from distdl_jupyter.clusters.base import NodeSample, RunNotice, Stream
 from distdl_jupyter.core import logfile, tracking
 from distdl_jupyter.core.alerts import CODE_PREFIX, Alert, AlertWatch
-from distdl_jupyter.core.events import LOG_TYPES, Event
+from distdl_jupyter.core.events import LOG_TYPES, Event, State
 from distdl_jupyter.core.humanize import size as format_size
 from distdl_jupyter.core.redact import Redactor, find_masked_arguments
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.supervisor import control, reports

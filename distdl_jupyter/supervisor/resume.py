@@ -12,10 +12,9 @@ from typing import Any
 
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.events import LOG_TYPES, Event
+from distdl_jupyter.core.events import LOG_TYPES, Event, State
+from distdl_jupyter.core.files import Holder
 from distdl_jupyter.core.humanize import date_and_clock, plural, short_id
-from distdl_jupyter.core.locks import Holder
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 

@@ -20,10 +20,10 @@ from distdl_jupyter.clusters.base import Run
 from distdl_jupyter.core import events, logfile, registry, user_settings
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.failure import is_lost
 from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.supervisor import control, resume

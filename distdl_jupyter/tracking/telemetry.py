@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter._version import __version__
-from distdl_jupyter.core.events import Event, read_batches
+from distdl_jupyter.core.events import Event, State, read_batches
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.tracking import run_reporter

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 from distdl_jupyter.core import store, tracking
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.tracking import TrackerRecord
 from distdl_jupyter.core.user_settings import ReportingSettings
 

@@ -12,10 +12,10 @@ import msgspec
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.collectives import Collective
+from distdl_jupyter.core.errors import LEVELS, Finding
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.failure import RankView, has_failed
-from distdl_jupyter.core.findings import LEVELS, Finding
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import (
     JobView,
     Phase,

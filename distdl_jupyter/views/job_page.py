@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from distdl_jupyter.core import humanize, table
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.checkpoints import Checkpoint
 from distdl_jupyter.core.correctness import Comparison, Difference
 from distdl_jupyter.core.failure import RankView, describe
@@ -198,10 +198,10 @@ class CheckpointRow:
     load: str
 
 
-class CheckpointList(table.Display, list[Checkpoint]):
+class CheckpointList(humanize.Display, list[Checkpoint]):
     """Checkpoints, newest first, displayed as a table."""
 
-    def _parts(self) -> list[str | table.Rows]:
+    def _parts(self) -> list[str | humanize.Rows]:
         return [_make_table(self) if self else _EMPTY_TEXT]
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from distdl_jupyter.core import files, humanize, table
+from distdl_jupyter.core import files, humanize
 from distdl_jupyter.core.alerts import CODE_PREFIX
-from distdl_jupyter.core.findings import Finding
-from distdl_jupyter.core.queue import QueueView
+from distdl_jupyter.core.errors import Finding
+from distdl_jupyter.core.events import State
+from distdl_jupyter.core.plan import QueueView
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import SHORT_WAIT, JobView, MetricView
 from distdl_jupyter.views.wire import from_fields, to_finite
@@ -173,20 +173,20 @@ def make_sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
     return tuple(to_finite(float(f"{mean:.4g}")) for mean in means) if len(means) > 1 else ()
 
 
-class JobTable(table.Display):
+class JobTable(humanize.Display):
     """Jobs displayed as a table at the time ``now``; ``older`` is the number of jobs that are not shown."""
 
     def __init__(self, jobs: Sequence[JobRow], older: int = 0, now: float | None = None) -> None:
         self._jobs, self._older, self._now = jobs, older, time.time() if now is None else now
 
-    def _parts(self) -> list[str | table.Rows]:
+    def _parts(self) -> list[str | humanize.Rows]:
         if not self._jobs:
             return [_EMPTY_TEXT]
         lost_jobs = (job for job in self._jobs if job.state == "lost" and job.message)
         reasons = [f"{humanize.short_id(job.id)}: {job.message}" for job in lost_jobs]
         older = f"{humanize.plural(self._older, 'older job')} not shown: distdl ls --all, or %dist_jobs --all"
         rows = ([text(job, self._now) for text in COLUMNS.values()] for job in self._jobs)
-        return [table.WholeRows([list(COLUMNS), *rows]), *reasons, *([older] if self._older else [])]
+        return [humanize.WholeRows([list(COLUMNS), *rows]), *reasons, *([older] if self._older else [])]
 
 
 def _format_state(job: JobRow, _now: float) -> str:
@@ -275,7 +275,7 @@ _decoder = msgspec.json.Decoder(tuple[str, ListedJob])
 def read_summary(folder: JobFolder) -> ListedJob | None:
     """Return the stored row of an ended job, or None if there is none or another version wrote it.
 
-    An ended job does not change (see ``core.state``), so its row is not compared with its other files.
+    An ended job does not change (see ``core.events``), so its row is not compared with its other files.
     """
     try:
         version, entry = _decoder.decode(folder.summary.read_bytes())

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import table
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.humanize import size
 from distdl_jupyter.core.resources import (
     CURVES,
@@ -44,7 +44,7 @@ class Resources:
     strips: dict[str, tuple[RankCurve, ...]]
 
 
-class ResourceTable(table.Display, list[ResourceSample]):
+class ResourceTable(humanize.Display, list[ResourceSample]):
     """All samples of a job in order, displayed as the newest sample of each rank, or as the reason if there is none."""
 
     def __init__(self, path: Path, *, is_pending: bool = False) -> None:
@@ -57,7 +57,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
         """The problems at the last sample."""
         return self.history.find_problems()
 
-    def _parts(self) -> list[str | table.Rows]:
+    def _parts(self) -> list[str | humanize.Rows]:
         return [self._make_rows(), *(mark.text for mark in self.marks)] if self else [self._empty_text]
 
     def _make_rows(self) -> list[tuple[str, ...]]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter.core import table
+from distdl_jupyter.core import humanize
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import count, duration, number, plural
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import Scaling, ScalingPoint, Straggler
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ class StudyInfo:
     stragglers: Mapping[tuple[str, int], Straggler] = field(default_factory=dict)
 
 
-class ScalingView(table.Display, Scaling):
+class ScalingView(humanize.Display, Scaling):
     """A scaling study for notebooks and terminals. Print or display it, or use ``table`` and ``figure``."""
 
     #: The study, or None if the points do not belong to one.
     info: StudyInfo | None = None
 
-    def _parts(self) -> list[str | table.Rows]:
+    def _parts(self) -> list[str | humanize.Rows]:
         heading = [self._format_heading(self.info)] if self.info else []
         return [*heading, *self.sentences, *([self._make_rows(), _NOTE] if self.points else [])]
 

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from distdl_jupyter.core import collectives, table
+from distdl_jupyter.core import collectives, humanize
 from distdl_jupyter.core.collectives import Collective
 from distdl_jupyter.core.humanize import clock, count, duration, plural, ranks
 from distdl_jupyter.core.stacks import Frame, RankGroup, RankStacks, StackSnapshot, Thread
@@ -79,15 +79,15 @@ def _get_job_frames(thread: Thread) -> tuple[Frame, ...]:
     return thread.frames[:end]
 
 
-class StacksDisplay(table.Display, StackSnapshot):
+class StacksDisplay(humanize.Display, StackSnapshot):
     """Stack traces for notebooks and terminals."""
 
-    def _parts(self) -> list[str | table.Rows]:
-        parts: list[str | table.Rows] = [*_format_heading(self)]
+    def _parts(self) -> list[str | humanize.Rows]:
+        parts: list[str | humanize.Rows] = [*_format_heading(self)]
         if self.collectives:
             parts += ["", collectives.build_table(self.collectives)]
         for group in self.groups():
-            parts += ["", table.CodeBlock("\n".join([_format_title(self, group), *_format_group(self, group)]))]
+            parts += ["", humanize.CodeBlock("\n".join([_format_title(self, group), *_format_group(self, group)]))]
         return parts
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import table
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.humanize import clock, count, number, plural, printable, ranks
 from distdl_jupyter.core.profiles import Operator, Profile, ProfiledRank
@@ -42,10 +42,10 @@ class JobTime:
     steps: tuple[StepTime, ...]
 
 
-class StepTimesDisplay(table.Display, StepTimes):
+class StepTimesDisplay(humanize.Display, StepTimes):
     """The step times of a job for notebooks and terminals: ``print``, display, ``to_pandas()`` and ``figure()``."""
 
-    def _parts(self) -> list[str | table.Rows]:
+    def _parts(self) -> list[str | humanize.Rows]:
         return [*_make_sentences(self), *([_make_rows(self)] if self.rows else [])]
 
     def to_pandas(self) -> pd.DataFrame:
@@ -123,10 +123,10 @@ class JobProfile:
     traces: tuple[int, ...]
 
 
-class ProfileDisplay(table.Display, Profile):
+class ProfileDisplay(humanize.Display, Profile):
     """A profile for notebooks and terminals: ``print``, display, ``to_pandas()``, ``traces`` and ``save(folder)``."""
 
-    def _parts(self) -> list[str | table.Rows]:
+    def _parts(self) -> list[str | humanize.Rows]:
         return [*_describe_profile(self), *([_make_operator_rows(self)] if self.operators else [])]
 
     def to_pandas(self) -> pd.DataFrame:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import humanize, machine, table
+from distdl_jupyter.core import humanize, machine
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import duration, number, plural
 from distdl_jupyter.core.space import Study, Trial
-from distdl_jupyter.core.state import State
 from distdl_jupyter.node import headroom
 from distdl_jupyter.views.wire import from_fields
 
@@ -72,7 +72,7 @@ def _list_settings(study: Study) -> tuple[str, ...]:
     return settings if plan.pruner == "none" else (*settings, f"{plan.pruner} pruning")
 
 
-class SweepTable(table.Display, list[Trial]):
+class SweepTable(humanize.Display, list[Trial]):
     """Trials, the best first, displayed as a table; ``to_pandas()`` returns a row for each."""
 
     def __init__(self, study: Study) -> None:
@@ -89,7 +89,7 @@ class SweepTable(table.Display, list[Trial]):
             for trial in self
         )
 
-    def _parts(self) -> list[str | table.Rows]:
+    def _parts(self) -> list[str | humanize.Rows]:
         names, metric = [*self._study.plan.parameters], self._study.plan.metric
         rows = [
             (
@@ -110,9 +110,9 @@ class SweepTable(table.Display, list[Trial]):
 class SweepDisplay(SweepTable):
     """A sweep for terminals and saved notebooks: settings, progress, best trial, problem, and the trials."""
 
-    def _parts(self) -> list[str | table.Rows]:
+    def _parts(self) -> list[str | humanize.Rows]:
         study, best = self._study, self._study.best
-        parts: list[str | table.Rows] = [
+        parts: list[str | humanize.Rows] = [
             f"Sweep of {study.group.name} ({study.id}): {study.state.value}",
             " · ".join((*_list_settings(study), format_count(study), duration(study.elapsed))),
         ]

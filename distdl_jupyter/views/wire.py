@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from distdl_jupyter.core.aliases import describe_unknown
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.options import describe_unknown
 
 T = TypeVar("T")
 R = TypeVar("R", bound="PageRequest")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from distdl_jupyter.core import signals
+from distdl_jupyter.core import machine
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node import processes
@@ -229,7 +229,7 @@ def _start_session(streams: Sequence[int], keep: Iterable[int] = ()) -> None:
     would otherwise close an unrelated descriptor with the same number.
     """
     os.setsid()
-    signals.reset()
+    machine.reset_signals()
     copies = [os.dup(fd) if fd < len(streams) else fd for fd in streams]
     for number, fd in enumerate(copies):
         os.dup2(fd, number)

@@ -24,10 +24,9 @@ from typing import IO, Annotated, Any, NamedTuple
 import msgspec
 
 from distdl_jupyter.clusters.environment import select_for_local_ranks
-from distdl_jupyter.core import locks, machine, store
+from distdl_jupyter.core import machine, store
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.files import write_json
-from distdl_jupyter.core.locks import JobLock
+from distdl_jupyter.core.files import JobLock, read_holder, write_json
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.store import JobFolder
@@ -111,7 +110,7 @@ def _request(files: TemplateFiles, message: Mapping[str, Any], descriptors: Sequ
 
 def has_template(files: TemplateFiles) -> bool:
     """Return whether a template is running, even if it is still importing."""
-    return locks.read_holder(files.lock).is_held
+    return read_holder(files.lock).is_held
 
 
 def get_status(files: TemplateFiles) -> dict[str, Any] | None:

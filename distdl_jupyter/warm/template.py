@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.clusters.environment import select_for_local_ranks
-from distdl_jupyter.core import locks, machine, registry, signals
+from distdl_jupyter.core import files, machine, registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.store import JobFolder
@@ -200,7 +200,7 @@ class Template:
 
 def _has_ended(folder: JobFolder) -> bool:
     """Return whether the job has ended; its supervisor was on this host."""
-    return not folder.path.exists() or not locks.read_holder(folder.lock).is_held
+    return not folder.path.exists() or not files.read_holder(folder.lock).is_held
 
 
 def _freeze_objects() -> None:
@@ -218,7 +218,7 @@ def main() -> None:
     initial environment of this process, which all processes of this user can read), the ``job`` that must start before
     the imports begin ("" if there is none), and the descriptor of the ``lock``, which this process has inherited.
     """
-    signals.reset()  # if SIGCHLD were ignored, ended jobs could not be reaped
+    machine.reset_signals()  # if SIGCHLD were ignored, ended jobs could not be reaped
     argv = fork.ArgvBuffer()
     config = json.loads(sys.stdin.read())
     os.set_inheritable(config["lock"], False)  # noqa: FBT003 - as in its documentation

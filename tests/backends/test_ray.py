@@ -9,10 +9,10 @@ import pytest
 
 from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.registry import load_backend
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.node import processes
 from tests.conftest import wait_for

@@ -22,8 +22,8 @@ from pathlib import Path
 import nbformat
 from playwright.sync_api import Page
 
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.spec import CodeSource
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from tests import finished
 from tests.benchmarks import report

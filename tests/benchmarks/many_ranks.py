@@ -22,8 +22,8 @@ import psutil
 import pytest
 
 import distdl_jupyter
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
 from tests import plugin
 from tests.benchmarks import report

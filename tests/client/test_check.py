@@ -12,7 +12,7 @@ from distdl_jupyter import attach, check, jobs, submit
 from distdl_jupyter.cli import main
 from distdl_jupyter.core import correctness
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.store import create_id
 from distdl_jupyter.jobs import client
 from distdl_jupyter.studies.correctness import get_check_status

@@ -5,7 +5,7 @@ import pytest
 from distdl_jupyter import submit
 from distdl_jupyter.core import checkpoints
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import client, rerun
 from tests.conftest import wait_for

@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter.core import profiles
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.jobs import client
 from tests.conftest import wait_for
 from tests.profiled import begun, check, train

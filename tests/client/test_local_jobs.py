@@ -8,7 +8,7 @@ import pytest
 from distdl_jupyter import JobFailed, attach, distributed, jobs, submit
 from distdl_jupyter.clusters import emulated_node
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning, JobStillRunning
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs as hurt
 from tests.multihost.training import with_horovod, with_torch

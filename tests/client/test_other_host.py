@@ -7,11 +7,11 @@ import time
 import pytest
 
 from distdl_jupyter import ranks
-from distdl_jupyter.core import locks
+from distdl_jupyter.core import files
 from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning
-from distdl_jupyter.core.locks import JobLock
+from distdl_jupyter.core.events import State
+from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.core.logfile import EventWriter
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.job_list import JobIndex
@@ -83,7 +83,7 @@ def test_folders_that_another_host_prepares_are_not_removed(name, swept):
 def test_persistent_ranks_of_another_host_are_not_listed_here():
     folder = running(kind="ranks")
     with folder.lock.open() as file:
-        locks.fcntl.flock(file, locks.fcntl.LOCK_EX)  # a file system whose locks all hosts see
+        files.fcntl.flock(file, files.fcntl.LOCK_EX)  # a file system whose locks all hosts see
         (folder.path / "serving").mkdir()
         (folder.path / "serving" / "rank-0.json").touch()
         assert ranks.find_session() is None

@@ -12,10 +12,10 @@ import distdl_jupyter
 from distdl_jupyter import add_cluster, attach, cli, jobs, queue, submit
 from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec, JobNotFound, JobNotRunning
-from distdl_jupyter.core.locks import JobLock
-from distdl_jupyter.core.queue import QueueView
+from distdl_jupyter.core.events import State
+from distdl_jupyter.core.files import JobLock
+from distdl_jupyter.core.plan import QueueView
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.jobs.job_queue import prioritize
 from distdl_jupyter.node import processes

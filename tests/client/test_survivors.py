@@ -4,7 +4,7 @@ import pytest
 
 from distdl_jupyter import submit
 from distdl_jupyter.core.errors import JobFailed
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.conftest import wait_for
 from tests.written import notes
 

@@ -25,7 +25,7 @@ from distdl_jupyter.core.errors import (
     PluginUnavailable,
     ResultUnavailable,
 )
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.jobs import client, study_rows
 from distdl_jupyter.studies import sweep_study, sweeps
 from tests.client import swept

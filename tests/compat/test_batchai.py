@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter.compat import batchai
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 
 SCRIPT = """
 import argparse, json, os, pathlib

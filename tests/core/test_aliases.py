@@ -3,8 +3,8 @@
 import pytest
 
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.aliases import ALIASES, resolve
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.options import ALIASES, resolve
 
 ALLOWED = {
     "node_count", "process_count_per_node", "distributed_backend", "compute_target", "vm_size", "use_gpu", "name",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.core import logfile
 from distdl_jupyter.core.events import encode, read, read_all
-from distdl_jupyter.core.locks import JobLock
+from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.core.logfile import EventWriter
 
 

@@ -9,8 +9,8 @@ from distdl_jupyter import submit
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core import machine, registry
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.node import devices
 from tests.conftest import wait_for

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.state import PHASES, State
+from distdl_jupyter.core.events import PHASES, State
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,15 @@
 
 import pytest
 
-from distdl_jupyter.core import limits
+from distdl_jupyter.core import machine
 
 GIGABYTE = 10**9
 
 
 def test_the_rank_limit_is_refused_above_eight_ranks_per_core_and_never_below_sixty_four():
-    assert limits.check_rank_count(64, 1) is None
-    assert limits.check_rank_count(128, 16) is None
-    short = limits.check_rank_count(129, 16)
+    assert machine.check_rank_count(64, 1) is None
+    assert machine.check_rank_count(128, 16) is None
+    short = machine.check_rank_count(129, 16)
     assert (short.level, short.message) == (
         "error", "129 processes are too many for 16 cores; the limit is 128",
     )  # fmt: skip
@@ -19,8 +19,8 @@ def test_the_rank_limit_is_refused_above_eight_ranks_per_core_and_never_below_si
 
 @pytest.mark.parametrize("allowed", [{"oversubscribe": True}, {"slots": 5000}])
 def test_the_rank_limit_is_taken_where_it_is_asked_for(allowed):
-    assert limits.check_rank_count(5000, 2, **allowed) is None
-    assert limits.check_rank_count(5000, 2) is not None
+    assert machine.check_rank_count(5000, 2, **allowed) is None
+    assert machine.check_rank_count(5000, 2) is not None
 
 
 TASKS = "600 processes need about 1,200 processes and threads, but only 7 are available"
@@ -43,7 +43,7 @@ TASKS = "600 processes need about 1,200 processes and threads, but only 7 are av
     ],
 )  # fmt: skip
 def test_shortage_is_told_with_its_remedy(room, level, says):
-    (short,) = limits.find_shortages(600, room)
+    (short,) = machine.find_shortages(600, room)
     assert (short.level, short.message) == (level, says)
     assert short.remedy.endswith(".")
     assert "limit of" not in short.remedy
@@ -51,12 +51,12 @@ def test_shortage_is_told_with_its_remedy(room, level, says):
 
 
 def test_one_process_needs_and_several_need():
-    (short,) = limits.find_shortages(1, {"files": 1})
+    (short,) = machine.find_shortages(1, {"files": 1})
     assert short.message == "1 process needs about 2 open files, but only 1 are available"
 
 
 def test_room_that_is_enough_or_unlimited_is_no_shortage():
     assert not list(
-        limits.find_shortages(600, {"files": 1200, "processes": 1200, "tasks": 1200, "memory": 200 * GIGABYTE})
+        machine.find_shortages(600, {"files": 1200, "processes": 1200, "tasks": 1200, "memory": 200 * GIGABYTE})
     )
-    assert not list(limits.find_shortages(600, {"files": None, "processes": None, "tasks": None, "memory": None}))
+    assert not list(machine.find_shortages(600, {"files": None, "processes": None, "tasks": None, "memory": None}))

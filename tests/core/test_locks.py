@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from distdl_jupyter.core import locks
+from distdl_jupyter.core import files
 from distdl_jupyter.core.errors import DiskRefused
-from distdl_jupyter.core.locks import JobLock
+from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor.control import ControlReader
 from tests.elsewhere import sign_elsewhere
@@ -28,14 +28,14 @@ def test_the_holder_of_a_lock_writes_host_boot_and_process_into_it(path):
     said = json.loads(path.read_text())
     assert f"{said['host']}/{said['boot']}" == processes.identify_boot()
     assert said["pid"] == os.getpid()
-    assert locks.read_holder(path)[:2] == (True, "")
+    assert files.read_holder(path)[:2] == (True, "")
     lock.release()
-    assert locks.read_holder(path).is_dead
+    assert files.read_holder(path).is_dead
 
 
 def test_a_new_holder_replaces_the_whole_text_of_the_last_one(path):
     path.write_text(json.dumps({"host": "a" * 64, "boot": "b" * 36, "pid": 4194304, "started": 10**15}))
-    locks.sign(path)
+    files.sign(path)
     assert json.loads(path.read_text()) == json.loads(processes.make_mark())
 
 
@@ -50,8 +50,8 @@ def test_a_new_holder_replaces_the_whole_text_of_the_last_one(path):
 )
 def test_a_free_lock_proves_an_end_on_its_own_host_only(path, changes, dead):
     path.write_text(json.dumps({**json.loads(processes.make_mark()), **changes}))
-    assert locks.read_holder(path).is_dead is dead
-    assert locks.read_holder(path).is_on_other_host is not dead
+    assert files.read_holder(path).is_dead is dead
+    assert files.read_holder(path).is_on_other_host is not dead
     lock = JobLock.acquire(path)
     assert (lock is not None) is dead
     if lock is not None:
@@ -61,10 +61,10 @@ def test_a_free_lock_proves_an_end_on_its_own_host_only(path, changes, dead):
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"host": "b"}', "\0" * 256])
 def test_a_lock_without_a_valid_text_is_judged_by_the_lock_alone(path, text):
     path.write_text(text)
-    assert locks.read_holder(path).is_dead
+    assert files.read_holder(path).is_dead
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert locks.read_holder(path).is_held
+        assert files.read_holder(path).is_held
 
 
 def test_a_lock_of_another_host_is_acquired_only_if_that_host_is_gone(path):
@@ -73,7 +73,7 @@ def test_a_lock_of_another_host_is_acquired_only_if_that_host_is_gone(path):
     assert JobLock.acquire(path) is None
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
     lock = JobLock.acquire(path, of_other_host=True)
-    assert locks.read_holder(path)[:2] == (True, "")
+    assert files.read_holder(path)[:2] == (True, "")
     lock.release()
 
 
@@ -81,9 +81,9 @@ def test_another_host_was_heard_when_it_last_wrote_anything(path, tmp_path):
     sign_elsewhere(path, "login1", 500.0)
     log = tmp_path / "log"
     log.touch()
-    assert locks.read_holder(path, log).describe() == "Its supervisor runs on login1. Last heartbeat: just now."
+    assert files.read_holder(path, log).describe() == "Its supervisor runs on login1. Last heartbeat: just now."
     os.utime(log, (time.time() - 200, time.time() - 200))
-    holder = locks.read_holder(path, log)
+    holder = files.read_holder(path, log)
     assert holder.is_silent
     assert holder.describe() == "Its supervisor runs on login1. Last heartbeat: 3 min ago."
     assert holder.get_remedy("20260101-000000-k3f9") == (
@@ -112,9 +112,9 @@ def no_more_files():
 
 def test_a_process_at_its_limit_of_open_files_declares_nobody_dead(path, request):
     path.write_text(processes.make_mark())
-    assert locks.read_holder(path).is_dead
+    assert files.read_holder(path).is_dead
     request.getfixturevalue("no_more_files")
-    assert not locks.read_holder(path).is_dead
+    assert not files.read_holder(path).is_dead
 
 
 #: Lets the kernel answer flock with ENOSYS, as Lustre without the option "flock" does (seccomp(2), on Linux).
@@ -153,4 +153,4 @@ def test_a_data_directory_without_locks_is_refused(distdl_home):
 def test_locks_without_effect_are_refused(path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
     with pytest.raises(DiskRefused, match=r"without file locks.*DISTDL_HOME"):
-        locks.verify_locking(path)
+        files.verify_locking(path)

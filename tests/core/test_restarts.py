@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.series import MetricStore
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.jobs.reader import JobReader

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.step_times import (
     MIN_STEPS,
     WARM_UP_STEPS,

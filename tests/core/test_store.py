@@ -7,7 +7,7 @@ import time
 import pytest
 
 from distdl_jupyter.core.errors import JobNotFound
-from distdl_jupyter.core.locks import JobLock
+from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.core.spec import Captured, CodeSource, JobSpec
 from distdl_jupyter.core.store import JobFolder, JobStore, create_id, is_id
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distdl_jupyter.core.events import State, can_follow
 from distdl_jupyter.core.failure import RankView, find_first_failure, is_lost_peer_error
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State, can_follow
 from distdl_jupyter.core.view import JobView
 
 SPEC = JobSpec(id="20261121-024912-k3f9", name="digits", node_count=2, process_count_per_node=2, created=100.0)

@@ -11,7 +11,7 @@ import pytest
 from uv import find_uv_bin
 
 import distdl_jupyter
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.data import conda
 from tests.data.wheels import only, wheel
 

@@ -8,7 +8,7 @@ import pytest
 
 import distdl_jupyter
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.conftest import wait_for
 from tests.data.places import no_signature_in
 

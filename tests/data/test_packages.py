@@ -11,7 +11,7 @@ import pytest
 
 import distdl_jupyter
 from distdl_jupyter.core.errors import JobFailed
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.data.packages import PackageEnvironment, PackageRequest
 from distdl_jupyter.node.data_cache import Cache, StagingFailed
 from tests.data.wheels import only, wheel

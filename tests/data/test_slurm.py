@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter import attach, submit
 from distdl_jupyter.clusters import cluster_configs
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.conftest import wait_for
 from tests.data.places import DISK, containing, no_signature_in, reachable, seen
 from tests.data.wheels import assert_nodes_install

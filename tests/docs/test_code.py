@@ -14,8 +14,7 @@ from nbclient import NotebookClient
 import distdl_jupyter
 from distdl_jupyter import cli
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.aliases import ALIASES, TOTAL_NAMES
-from distdl_jupyter.core.options import OPTIONS
+from distdl_jupyter.core.options import ALIASES, OPTIONS, TOTAL_NAMES
 from distdl_jupyter.form.arguments import make_cell_parser
 from tests.docs.blocks import ROOT, blocks, pages
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.jobs import client
 from tests.conftest import until_gone
 from tests.server.running import serve

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from distdl_jupyter.core import locks
+from distdl_jupyter.core import files
 from distdl_jupyter.jobs import client
 from distdl_jupyter.node import processes
 
@@ -108,7 +108,7 @@ def kill_supervisor(job, *, watchdog=False, also=()):
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs([supervisor], 5.0)
-        if not locks.read_holder(job.folder.lock).is_held:
+        if not files.read_holder(job.folder.lock).is_held:
             return held
         assert time.monotonic() < until, f"{job} has a supervisor that cannot be killed"
 

@@ -12,7 +12,7 @@ import pytest
 import distdl_jupyter
 from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import DistDLError, JobNotRunning, JobStillRunning
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.store import JobStore, is_id
 from tests.conftest import until_gone, wait_for
 from tests.selection import few_or_all

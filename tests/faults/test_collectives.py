@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.conftest import wait_for
 from tests.faults.jobs import submit
 

@@ -15,7 +15,7 @@ import distdl_jupyter
 from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core import logfile
 from distdl_jupyter.core.errors import DiskRefused, JobFailed, JobNotFound
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.store import JobStore
 from tests.conftest import until_gone, wait_for
 from tests.faults import disks, jobs

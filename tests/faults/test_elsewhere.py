@@ -6,7 +6,7 @@ import time
 import pytest
 
 from distdl_jupyter import attach
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.node import processes
 from tests.conftest import wait_for
 from tests.elsewhere import other_host  # noqa: F401 - a fixture

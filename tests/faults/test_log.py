@@ -11,7 +11,7 @@ import pytest
 
 from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import JobFailed
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.html import job as saved
 from distdl_jupyter.jobs.reader import PageReader
 from tests.conftest import wait_for

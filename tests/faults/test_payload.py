@@ -10,7 +10,7 @@ import pytest
 
 from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.store import JobStore
 from tests.faults import disks
 

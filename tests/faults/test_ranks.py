@@ -9,7 +9,7 @@ import pytest
 
 from distdl_jupyter import JobFailed
 from distdl_jupyter.clusters import emulated_node
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.conftest import crowded, until_gone, wait_for
 from tests.faults import jobs
 from tests.selection import everything

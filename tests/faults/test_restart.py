@@ -9,7 +9,7 @@ import pytest
 from distdl_jupyter import attach, submit
 from distdl_jupyter.cli import main
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.jobs.reader import JobReader
 from tests.conftest import wait_for
 from tests.faults import jobs

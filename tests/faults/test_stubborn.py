@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
 from tests.processes import is_alive

@@ -12,7 +12,7 @@ import pytest
 from distdl_jupyter import ranks
 from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import JobNotFound, JobNotRunning
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.jobs import client
 from tests.clusters.functions import stuck
 from tests.conftest import until_gone, wait_for

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import JobFailed, attach, submit
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.log import FoldedLog
 from distdl_jupyter.core.series import MetricStore
-from distdl_jupyter.core.state import State
 from distdl_jupyter.html import job as saved
 from distdl_jupyter.jobs import client
 from tests.conftest import until_gone, wait_for

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import add_cluster, submit
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests import plugin
 from tests.conftest import crowded, wait_for
 from tests.supervisor import simulated

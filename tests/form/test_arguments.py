@@ -5,9 +5,8 @@ import re
 import pytest
 
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.aliases import ALIASES
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.options import OPTIONS
+from distdl_jupyter.core.options import ALIASES, OPTIONS
 from distdl_jupyter.form.arguments import get_job_options, make_cell_parser, mask_secrets, parse_value
 from distdl_jupyter.magic.commands import update_defaults
 

@@ -14,7 +14,7 @@ import pytest
 from distdl_jupyter.clusters import emulated_node
 from distdl_jupyter.core import machine
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.form import state
 from tests.form.page import Page, asked
 

@@ -11,7 +11,7 @@ import torch
 
 from distdl_jupyter import check, submit
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.warm import start as warm_start
 from tests.client import checked
 from tests.conftest import wait_for

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.magic import cell
 
 

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 import pytest
 
 from distdl_jupyter import jobs, sweep
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import short_id
-from distdl_jupyter.core.state import State
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of
 

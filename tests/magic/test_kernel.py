@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import jobs
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.timeout(600)

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from distdl_jupyter import jobs, ranks
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.views.job_table import make_job_row
 from tests.conftest import wait_for
 from tests.magic.conftest import Kernel, environment

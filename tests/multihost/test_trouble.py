@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from distdl_jupyter import JobFailed
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.conftest import wait_for
 from tests.faults.jobs import numbers, train
 from tests.multihost.launching import BACKENDS, launch

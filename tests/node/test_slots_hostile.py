@@ -19,7 +19,7 @@ import zlib
 import pytest
 
 from distdl_jupyter.clusters import queueing
-from distdl_jupyter.core.locks import JobLock
+from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.jobs import job_queue

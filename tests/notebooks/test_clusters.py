@@ -5,7 +5,7 @@ import os
 import pytest
 
 from distdl_jupyter import jobs
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.azurite.fixtures import azurite  # noqa: F401 - fixture
 from tests.clusters.azureml.conftest import ml  # noqa: F401 - fixture
 from tests.hosts import needs_hosts

@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter import jobs
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.notebooks import book
 from tests.notebooks.book import cell_with, shown
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from distdl_jupyter import jobs
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.notebooks.book import NOTEBOOKS, cell_with, executed, shown, told
 from tests.selection import everything, few_or_all
 

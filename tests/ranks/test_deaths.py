@@ -11,7 +11,7 @@ import pytest
 
 from distdl_jupyter import add_cluster, ranks
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.jobs import client
 from distdl_jupyter.ranks import session
 from distdl_jupyter.worker.rank_socket import NOTES

@@ -14,10 +14,10 @@ import pytest
 from distdl_jupyter import jobs, permissions, sweep
 from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.space import SweepPlan
 from distdl_jupyter.core.spec import Group, JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.rerun import StoredCode

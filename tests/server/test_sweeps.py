@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter import jobs, loguniform, sweep
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.jobs import client
 from distdl_jupyter.studies import sweep_study
 from tests.client import swept

@@ -4,8 +4,8 @@ import os
 from types import SimpleNamespace
 
 from distdl_jupyter.clusters.base import Run, Start, UnkillableProcess
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor import attempt as under_test
 from distdl_jupyter.supervisor import stop

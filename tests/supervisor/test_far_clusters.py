@@ -9,8 +9,8 @@ import time
 import pytest
 
 from distdl_jupyter import JobFailed, attach, submit
-from distdl_jupyter.core import locks
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core import files
+from distdl_jupyter.core.events import State
 from distdl_jupyter.node import processes
 from tests.conftest import until_gone, wait_for
 from tests.elsewhere import sign_elsewhere
@@ -86,7 +86,7 @@ def test_a_job_of_a_host_that_is_gone_gets_a_supervisor_here_when_that_is_said()
     job = on("never", reason="pending: Priority")
     wait_for(lambda: job.view().handle, what="the handle")
     kill_supervisor(job)
-    wait_for(lambda: not locks.read_holder(job.folder.lock).is_held, what="the end of its supervisor")
+    wait_for(lambda: not files.read_holder(job.folder.lock).is_held, what="the end of its supervisor")
     sign_elsewhere(job.folder.lock, "login1", 200.0)
     for file in (job.folder.events, job.folder.log):
         os.utime(file, (time.time() - 200, time.time() - 200))

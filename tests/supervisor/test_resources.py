@@ -3,9 +3,9 @@
 import pytest
 
 from distdl_jupyter.clusters.base import NodeSample, Stream
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.resources import ResourceHistory
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.supervisor import parts
 from distdl_jupyter.supervisor.log_reader import RankReport
 from distdl_jupyter.supervisor.recorder import EventRecorder

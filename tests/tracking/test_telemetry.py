@@ -12,8 +12,8 @@ from distdl_jupyter import submit
 from distdl_jupyter.core import user_settings
 from distdl_jupyter.core.data import DataSource
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.spec import CodeSource, JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.tracking import telemetry
 from tests.conftest import wait_for
 from tests.tracking.endpoint import Endpoint

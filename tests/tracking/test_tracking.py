@@ -17,8 +17,8 @@ import pytest
 from distdl_jupyter import submit
 from distdl_jupyter.core import tracking, user_settings
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.spec import Captured, GitState, JobEnvironment, JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.magic import commands
 from distdl_jupyter.tracking import trackers
 from distdl_jupyter.tracking.runs import MeanAggregator, collect_parameters, collect_tags, explain

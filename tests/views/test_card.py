@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from distdl_jupyter.core.findings import Finding
+from distdl_jupyter.core.errors import Finding
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.view import JobView

@@ -1,9 +1,9 @@
 """Where ranks stand, as pages show it: of what was really taken from threads that stand somewhere."""
 
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.failure import RankView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.stacks import parse_snapshot
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views.card import make_card
 from distdl_jupyter.views.job_table import make_job_row

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.core import table
+from distdl_jupyter.core import humanize
 
 
 @pytest.mark.parametrize(
@@ -15,5 +15,5 @@ from distdl_jupyter.core import table
     ],
 )
 def test_names_between_backticks_are_code(sentence: str, html: str) -> None:
-    assert table.format_sentence(sentence) == html
-    assert html in table.format_html([["What"], [sentence]])
+    assert humanize.format_sentence(sentence) == html
+    assert html in humanize.format_html([["What"], [sentence]])

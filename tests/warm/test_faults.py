@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.warm import start as warm_start
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs

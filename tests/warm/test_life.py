@@ -13,7 +13,7 @@ import pytest
 
 from distdl_jupyter import submit
 from distdl_jupyter.clusters.environment import select_for_local_ranks
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.node import processes
 from distdl_jupyter.warm import start as warm_start
 from tests.conftest import wait_for

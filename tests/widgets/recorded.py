@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distdl_jupyter.core.locks import JobLock
+from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.spec import Captured, CodeSource, JobSpec
 from distdl_jupyter.core.store import JobFolder, JobStore, create_id

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core import humanize
+from distdl_jupyter.core.events import PHASES, State
 from distdl_jupyter.core.log import FoldedLog
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import PHASES, State
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views.job_page import make_log_row as _row
 from distdl_jupyter.worker.secret_patterns import looks_secret

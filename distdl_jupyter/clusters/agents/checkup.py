@@ -19,7 +19,7 @@ from typing import Any
 from distdl_jupyter.clusters.agents.agent import HostTrouble, ReachError, query_all
 from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.clusters.base import CheckLevel, NodeCheck
-from distdl_jupyter.core import humanize, limits, registry
+from distdl_jupyter.core import humanize, machine, registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.node import facts as node_facts
 from distdl_jupyter.worker.hooks.frameworks import COMPARED_PACKAGES, NETWORK_PACKAGES
@@ -245,10 +245,10 @@ def _check_capacity(survey: Survey) -> Iterator[NodeCheck]:
             text = f"{survey.processes} processes requested, but only {report.slots} fit"
             remedy = f"Use {report.slots} processes per node, or list the host as {report.host}:{survey.processes}."
             yield NodeCheck(report.host, "Slots", "warning", text, remedy, "host-slots")
-        shortages = [*limits.find_shortages(survey.processes, report.facts.get("room") or {})]
+        shortages = [*machine.find_shortages(survey.processes, report.facts.get("room") or {})]
         if cores := report.facts.get("cores"):
             oversubscribe, slots = survey.oversubscribe, report.slots
-            excess = limits.check_rank_count(survey.processes, int(cores), oversubscribe=oversubscribe, slots=slots)
+            excess = machine.check_rank_count(survey.processes, int(cores), oversubscribe=oversubscribe, slots=slots)
             shortages = [excess, *shortages] if excess else shortages
         for item in shortages:
             yield NodeCheck(report.host, "Capacity", item.level, item.message, item.remedy, "host-room")

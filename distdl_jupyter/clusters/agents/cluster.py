@@ -20,7 +20,7 @@ from distdl_jupyter.clusters.agents.checkup import DATA_PACKAGE, Checkup, Common
 from distdl_jupyter.clusters.agents.connection import DEFAULT_DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.base import Cluster, Context, NodeCheck, Run, RunNotice
-from distdl_jupyter.core import limits
+from distdl_jupyter.core import machine
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, assign_ports
@@ -157,7 +157,7 @@ class AgentCluster(Cluster):
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then ranks or their launcher."""
-        limits.raise_file_limit(4 * spec.process_count)
+        machine.raise_file_limit(4 * spec.process_count)
         job = self._make_job(spec, self.Options(**spec.cluster_options), context)
         nodes = self._make_nodes(job, placement, context)
         run = agent_run.start(placement, plan, context, nodes)

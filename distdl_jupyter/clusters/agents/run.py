@@ -26,7 +26,7 @@ import msgspec
 from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, AgentNode, HostFailed, JobNodes, query_all
 from distdl_jupyter.clusters.base import Context, Exit, NodeSample, Run, RunNotice, Start, Stream, UnkillableProcess
-from distdl_jupyter.core import limits
+from distdl_jupyter.core import machine
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import LaunchCommand, Placement, Plan, RankSlot, Service
@@ -117,7 +117,7 @@ class AgentRun(Run):
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
-                raise limits.make_launch_error("The ranks could not be started", error) from error
+                raise machine.make_launch_error("The ranks could not be started", error) from error
             raise
 
     @abstractmethod
@@ -319,7 +319,7 @@ class AgentRun(Run):
         answer = node.connection.begin("serving", rank=rank)
 
         def on_failure(error: OSError) -> None:
-            self._failure = limits.make_launch_error(f"Cannot write the address of rank {rank}", error)
+            self._failure = machine.make_launch_error(f"Cannot write the address of rank {rank}", error)
 
         try:
             if not node.host:

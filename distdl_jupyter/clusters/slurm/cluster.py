@@ -23,11 +23,10 @@ from distdl_jupyter.clusters.slurm import commands, script
 from distdl_jupyter.clusters.slurm.job import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.script import SlurmOptions
 from distdl_jupyter.clusters.ssh.cluster import SshLink
-from distdl_jupyter.core import limits
+from distdl_jupyter.core import machine
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural
-from distdl_jupyter.core.plan import Placement, RankSlot
-from distdl_jupyter.core.queue import QueuedJob, QueueView
+from distdl_jupyter.core.plan import Placement, QueuedJob, QueueView, RankSlot
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.store import JobFolder, create_id
 
@@ -240,7 +239,7 @@ class SlurmCluster(AgentCluster):
             AgentNode(connection, str(slurm.directory.job), "", str(node["run"]))
             for connection, node in zip(connections, handle["nodes"], strict=True)
         ]
-        limits.raise_file_limit(4 * spec.process_count)
+        machine.raise_file_limit(4 * spec.process_count)
         slots = (RankSlot(rank, node, hosts[node], local_rank) for rank, node, local_rank in handle["ranks"])
         placement = Placement(tuple(slots), address="", ports=(), interface="")
         job = self._make_job(spec, SlurmOptions(**spec.cluster_options), context)

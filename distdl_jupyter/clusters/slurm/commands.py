@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from distdl_jupyter.clusters.base import NodeInfo, NodeState, RunNotice
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.queue import QueuedJob
+from distdl_jupyter.core.plan import QueuedJob
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 #: Variables of an allocation that Slurm's commands inherit; all others would become options of the new job.

@@ -9,7 +9,7 @@ from distdl_jupyter import attach
 from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.store import JobStore
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of

@@ -5,7 +5,7 @@ import pytest
 from distdl_jupyter import submit
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.clusters.functions import shows_gpus, trains, waits
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts

@@ -9,7 +9,7 @@ from distdl_jupyter import add_cluster, queue
 from distdl_jupyter.cli import main
 from distdl_jupyter.clusters.slurm import commands
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.clusters.slurm.conftest import slurm_jobs
 from tests.clusters.slurm.test_slurm import COUNT, detail, events, submit
 from tests.conftest import wait_for

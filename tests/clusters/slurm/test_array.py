@@ -11,8 +11,8 @@ import pytest
 from distdl_jupyter import jobs, loguniform, sweep
 from distdl_jupyter.clusters.slurm import commands, script
 from distdl_jupyter.core.errors import JobFailed
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.spec import Group
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.studies.sweep_study import get_folder
 from tests.client.test_sweep import _nothing_goes_on, driver, kill  # noqa: F401 - a fixture

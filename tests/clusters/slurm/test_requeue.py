@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.clusters.slurm.conftest import slurm_jobs
 from tests.clusters.slurm.test_slurm import lines, notes, submit
 from tests.conftest import wait_for

@@ -9,7 +9,7 @@ import distdl_jupyter
 from distdl_jupyter import JobFailed, attach
 from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.core.store import JobStore
 from tests.clusters.slurm.conftest import slurm_jobs
 from tests.conftest import wait_for

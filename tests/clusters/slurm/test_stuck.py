@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.clusters.functions import stuck
 from tests.clusters.stuck import stacks_of_stuck
 from tests.slurm import needs_slurm

@@ -11,7 +11,7 @@ from distdl_jupyter.clusters.spark import cluster, driver
 from distdl_jupyter.clusters.spark.cluster import SparkCluster
 from distdl_jupyter.clusters.spark.driver import SparkOptions
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from distdl_jupyter.node import processes
 from tests.clusters.functions import breaks, shows_gpus, sums, trains, waits
 from tests.clusters.spark.conftest import CORES

@@ -17,7 +17,7 @@ from distdl_jupyter.clusters.spark import driver
 from distdl_jupyter.clusters.spark.cluster import Stage
 from distdl_jupyter.clusters.spark.driver import SparkOptions, StageSpec
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.events import State
 from tests.clusters.functions import waits
 from tests.clusters.spark.conftest import CONF, PORT
 from tests.clusters.spark.test_jobs import begun
