@@ -6,7 +6,7 @@ import time
 import pytest
 
 from distdl_jupyter.node import processes
-from distdl_jupyter.node.headroom import cores
+from distdl_jupyter.node.devices import cores
 from tests.hosts import hosts_of, three_hosts  # noqa: F401 - fixtures
 from tests.installation import installed, wheel  # noqa: F401 - fixtures
 from tests.plugin import rack  # noqa: F401 - a fixture

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from distdl_jupyter.node.headroom import cores
+from distdl_jupyter.node.devices import cores
 from tests.faults.frame import ROWS
 
 ROOT = Path(__file__).parents[1]

@@ -22,8 +22,8 @@ from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Placement, Plan, QueueView, RankPorts, RankSlot, assign_ports, option
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.node import headroom, slots
-from distdl_jupyter.node.headroom import cores
+from distdl_jupyter.node import devices, slots
+from distdl_jupyter.node.devices import cores
 from distdl_jupyter.node.ports import Ports
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class LocalCluster(Cluster):
             node_count = max(context.min_node_count, spec.node_count - len(context.lost_nodes))
             spec = dataclasses.replace(spec, node_count=node_count)
         placement = self._build_placement(spec, options, self._gpu_numbers)
-        for shortage in machine.find_shortages(spec.process_count, headroom.read_remaining()):
+        for shortage in machine.find_shortages(spec.process_count, devices.read_remaining()):
             if shortage.level == "error":
                 raise LaunchFailed(f"{shortage.message}.", code="local-no-room", hint=shortage.remedy)
             if not context.restart:
@@ -152,7 +152,7 @@ class LocalCluster(Cluster):
         if (limit := machine.check_rank_count(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
             text, field = f"{limit.message}.", "process_count_per_node"
             raise InvalidSpec(text, code="too-many-local-processes", field=field, hint=limit.remedy)
-        queueing.refuse_excess(spec, spec.process_count, gpu_count, headroom.cores(), headroom.read_memory_limit())
+        queueing.refuse_excess(spec, spec.process_count, gpu_count, devices.cores(), devices.read_memory_limit())
         is_emulated, host_name = spec.node_count > 1, socket.gethostname()
         shell: tuple[str, ...] = ()
         if is_emulated:

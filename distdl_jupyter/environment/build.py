@@ -35,7 +35,7 @@ from distdl_jupyter.core.machine import get_cache_directory
 from distdl_jupyter.environment import toolchain
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Cuda, Mpi
-from distdl_jupyter.node.headroom import cores
+from distdl_jupyter.node.devices import cores
 
 #: A function that shows a short text about the progress.
 Progress = Callable[[str], None]

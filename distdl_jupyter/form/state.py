@@ -58,7 +58,7 @@ from distdl_jupyter.form.values import (
     to_options,
 )
 from distdl_jupyter.jobs import job_list, jobspec
-from distdl_jupyter.node.headroom import cores
+from distdl_jupyter.node.devices import cores
 from distdl_jupyter.preflight import Advice, PastJob, advise
 
 #: Timeout in seconds for the first poll of a cluster.

@@ -71,7 +71,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-from distdl_jupyter.node import data_cache, files, frames, processes, run_dir, slots
+from distdl_jupyter.node import channels, data_cache, files, processes, run_dir, slots
 from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node import ports as node_ports
 from distdl_jupyter.node.channels import Channels, Inbox, Outbox, SocketWriter, watch
@@ -151,7 +151,7 @@ class Agent:
         self._source = source
         self._timeout = timeout
         self._watchdog = watchdog
-        self._reader = frames.FrameReader(expect_handshake=False)
+        self._reader = channels.FrameReader(expect_handshake=False)
         self._selector = selectors.DefaultSelector()
         self._urgent_selector = selectors.DefaultSelector()
         self._outbox = Outbox(sink)
@@ -180,7 +180,7 @@ class Agent:
 
     def send(self, type_: str, **fields: Any) -> None:
         """Send a message."""
-        self._outbox.put(frames.encode_message(type_, **fields))
+        self._outbox.put(channels.encode_message(type_, **fields))
 
     def should_stop(self) -> bool:
         """Return whether to stop everything: on a signal, or when the supervisor has timed out."""
@@ -207,7 +207,7 @@ class Agent:
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "is_terminating", True))
-        self._outbox.put(frames.HANDSHAKE)
+        self._outbox.put(channels.HANDSHAKE)
         try:
             self._flush()
             while not self._has_ended:
@@ -333,9 +333,9 @@ class Agent:
         if (number := fields.get("request")) is None:
             return
         try:
-            send(frames.encode_message("reply", **{**(reply or {}), "request": number}))
+            send(channels.encode_message("reply", **{**(reply or {}), "request": number}))
         except (TypeError, ValueError) as error:
-            send(frames.encode_message("reply", request=number, error=f"The reply cannot be sent: {error}."))
+            send(channels.encode_message("reply", request=number, error=f"The reply cannot be sent: {error}."))
 
     def _post(self, frame: bytes) -> None:
         """Send frames from a thread; blocks while the outbox is full."""
@@ -408,9 +408,9 @@ class Agent:
         def send() -> Reply:
             try:
                 paths = [str(path) for path in fields["paths"]]
-                return files.pack(folder, paths, lambda part: self._post(frames.encode_data(channel, part)))._asdict()
+                return files.pack(folder, paths, lambda part: self._post(channels.encode_data(channel, part)))._asdict()
             finally:
-                self._post(frames.encode_data(channel, b""))
+                self._post(channels.encode_data(channel, b""))
 
         return send
 

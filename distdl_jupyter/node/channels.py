@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import json
 import os
 import selectors
 import socket
@@ -19,8 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from distdl_jupyter.node import frames
+from typing import Any, NamedTuple
 
 #: Capacity in bytes of all pipes of one reader, and maximum and minimum of one. Linux allows 64 MB a user (pipe(7)).
 _MAX_TOTAL_BYTES, _MAX_PIPE_BYTES, MIN_PIPE_BYTES = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
@@ -277,14 +277,14 @@ class Channels:
         if not source.is_open or self._outbox.is_full:
             return
         try:
-            content = os.read(source.fd, frames.CHUNK_BYTES)
+            content = os.read(source.fd, CHUNK_BYTES)
         except BlockingIOError:
             return
         except OSError:  # a process has exited without reading all its input
             content = b""
         if content:
-            self._outbox.put(frames.encode_data(source.channel, content))
-            is_large = len(content) >= min(source.half_size, frames.CHUNK_BYTES)
+            self._outbox.put(encode_data(source.channel, content))
+            is_large = len(content) >= min(source.half_size, CHUNK_BYTES)
             self._has_read, self._is_busy = True, self._is_busy or is_large
         else:
             self.close_source(source)
@@ -293,8 +293,8 @@ class Channels:
         """Forward everything written so far to any source, even if the outbox is full."""
         for source in self._sources:
             remaining = count_unread_bytes(source.fd)
-            while remaining > 0 and (content := os.read(source.fd, min(remaining, frames.CHUNK_BYTES))):
-                self._outbox.put(frames.encode_data(source.channel, content))
+            while remaining > 0 and (content := os.read(source.fd, min(remaining, CHUNK_BYTES))):
+                self._outbox.put(encode_data(source.channel, content))
                 remaining -= len(content)
 
     def close_source(self, source: ChannelSource, *, end: bool = True) -> None:
@@ -305,7 +305,7 @@ class Channels:
             self._watch(source)
             os.close(source.fd)
             if end:
-                self._outbox.put(frames.encode_data(source.channel, b""))
+                self._outbox.put(encode_data(source.channel, b""))
 
     def end_all(self) -> None:
         """Forward everything written so far and end every channel."""
@@ -362,3 +362,100 @@ class SocketWriter:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)  # the other direction is read elsewhere
             self._socket.close()
+
+
+HANDSHAKE = b"\n\x1edistdl-agent 1\n"
+#: Maximum length of a body in bytes; data is split into much smaller chunks.
+MAX_BODY_BYTES = 64 * 1024 * 1024
+#: Maximum number of bytes that a login shell may print before the handshake.
+MAX_PREAMBLE_BYTES = 1024 * 1024
+#: Maximum bytes of data in one frame.
+CHUNK_BYTES = 64 * 1024
+
+_HEADER = struct.Struct(">cI")
+_CHANNEL = struct.Struct(">I")
+
+
+class InvalidFrame(ValueError):
+    """The bytes are not a valid frame."""
+
+
+class Data(NamedTuple):
+    """Bytes of one channel; b"" ends it."""
+
+    channel: int
+    bytes: bytes
+
+
+def encode_message(type_: str, /, **fields: Any) -> bytes:
+    """Return a message as one frame. Raises TypeError for values that JSON cannot represent."""
+    body = json.dumps({"type": type_, **fields}, separators=(",", ":")).encode()
+    return _HEADER.pack(b"J", len(body)) + body
+
+
+def encode_data(channel: int, content: bytes) -> bytes:
+    """Return bytes of a channel as frames; b"" gives the frame that ends the channel."""
+    chunks = [content[offset : offset + CHUNK_BYTES] for offset in range(0, len(content), CHUNK_BYTES)] or [b""]
+    return b"".join(_HEADER.pack(b"D", len(chunk) + 4) + _CHANNEL.pack(channel) + chunk for chunk in chunks)
+
+
+def measure_complete(content: bytes) -> int:
+    """Return the length of the complete frames at the start. Raises InvalidFrame."""
+    offset = 0
+    while (end := _find_end(content, offset)) is not None:
+        offset = end
+    return offset
+
+
+def _find_end(content: bytes | bytearray, offset: int) -> int | None:
+    """Return where the frame at this position ends, or None if it is incomplete. Raises InvalidFrame."""
+    if offset + _HEADER.size > len(content):
+        return None
+    letter, length = _HEADER.unpack_from(content, offset)
+    if not (letter == b"J" or (letter == b"D" and length >= _CHANNEL.size)) or length > MAX_BODY_BYTES:
+        raise InvalidFrame(f"Invalid frame: it begins with {bytes(content[offset : offset + 16])!r}.")
+    end = offset + _HEADER.size + int(length)
+    return end if end <= len(content) else None
+
+
+class FrameReader:
+    """Splits a byte stream into frames. With ``expect_handshake``, the stream must start with the handshake."""
+
+    def __init__(self, *, expect_handshake: bool) -> None:
+        self._buffer = bytearray()
+        #: Whether the handshake was received.
+        self.has_handshake = not expect_handshake
+
+    @property
+    def preamble(self) -> bytes:
+        """The bytes received before the handshake."""
+        return b"" if self.has_handshake else bytes(self._buffer)
+
+    def feed(self, content: bytes) -> list[dict[str, Any] | Data]:
+        """Add the next bytes and return the complete frames, a message as its JSON object. Raises InvalidFrame."""
+        buffer = self._buffer
+        search_start = max(0, len(buffer) - len(HANDSHAKE) + 1)
+        buffer += content
+        if not self.has_handshake:
+            if (offset := buffer.find(HANDSHAKE, search_start)) < 0:
+                if len(buffer) > MAX_PREAMBLE_BYTES:
+                    raise InvalidFrame(f"The first {MAX_PREAMBLE_BYTES:,} bytes from the agent contain no handshake.")
+                return []
+            del buffer[: offset + len(HANDSHAKE)]
+            self.has_handshake = True
+        frames, offset = list[dict[str, Any] | Data](), 0
+        while (end := _find_end(buffer, offset)) is not None:
+            body = offset + _HEADER.size
+            if buffer[offset] == ord("J"):
+                try:
+                    message = json.loads(buffer[body:end])
+                except ValueError:
+                    raise InvalidFrame("A message is not valid JSON.") from None
+                if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+                    raise InvalidFrame("A message has no type.")
+                frames.append(message)
+            else:
+                frames.append(Data(_CHANNEL.unpack_from(buffer, body)[0], bytes(buffer[body + _CHANNEL.size : end])))
+            offset = end
+        del buffer[:offset]
+        return frames

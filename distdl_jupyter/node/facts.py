@@ -25,7 +25,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.node import devices, headroom, processes
+from distdl_jupyter.node import devices, processes
 
 _PROC = Path("/proc")
 
@@ -52,10 +52,10 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
             "programs": lambda: {name: find_program(name) for name in programs},
             "driver": devices.read_driver_version,
             "infiniband": devices.list_infiniband,
-            "cores": headroom.cores,
+            "cores": devices.cores,
             "load": lambda: os.getloadavg()[0],
-            "memory": lambda: {name: headroom.read_meminfo(f"Mem{name.title()}") for name in ("total", "available")},
-            "room": headroom.read_remaining,
+            "memory": lambda: {name: devices.read_meminfo(f"Mem{name.title()}") for name in ("total", "available")},
+            "room": devices.read_remaining,
             "disk": _measure_disk_space,
             "interfaces": list_interfaces,
             "ranks": lambda: len(find_rank_marks()),

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from distdl_jupyter.node import frames, job
+from distdl_jupyter.node import channels, job
 from distdl_jupyter.node.agent import Agent, Watchdog, serve
 from distdl_jupyter.node.job import RANK
 from distdl_jupyter.node.processes import get_signal_number
@@ -136,7 +136,7 @@ class FolderAgent(Agent):
             content = b""
             with contextlib.suppress(OSError):  # the file server may recover
                 content = self._inbox.read(max_bytes)
-            count = frames.measure_complete(content)
+            count = channels.measure_complete(content)
             _write(self._to_agent, content[:count])
             if count:
                 self._inbox.advance(count)

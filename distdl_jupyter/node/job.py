@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.node import data_cache, devices, files, headroom, processes, run_dir
+from distdl_jupyter.node import data_cache, devices, files, processes, run_dir
 from distdl_jupyter.node.channels import Channels, ChannelSource
 from distdl_jupyter.node.files import Workdir
 from distdl_jupyter.node.resources import Sampler
@@ -90,7 +90,7 @@ class Job:
         self._channels = channels
         self._python = python or sys.executable
         self._children: list[Child] = []
-        self._oom_kills = headroom.count_oom_kills()
+        self._oom_kills = devices.count_oom_kills()
         self.workdir = workdir
         self._base = base
         self.run = RunFolder(name)
@@ -225,7 +225,7 @@ class Job:
                 self._channels.drain_all()
                 returncode = child.popen.wait()
                 code, name = (returncode, None) if returncode >= 0 else (None, processes.get_signal_name(-returncode))
-                evidence = headroom.describe_oom_kills(self._oom_kills) if name == "KILL" else ""
+                evidence = devices.describe_oom_kills(self._oom_kills) if name == "KILL" else ""
                 outcome = {"code": code, "signal": name, "evidence": evidence}
                 exits.append({"kind": child.kind, "process": child.number, **outcome})
         return exits
@@ -269,7 +269,7 @@ class Job:
 
     def _on_drain(self, _fields: Fields) -> Reply:
         self._channels.drain_all()
-        return {"evidence": headroom.describe_oom_kills(self._oom_kills)}
+        return {"evidence": devices.describe_oom_kills(self._oom_kills)}
 
     def get_sample_delay(self, now: float) -> float:
         """Return the seconds until the next resource sample, or infinity before any rank was started."""

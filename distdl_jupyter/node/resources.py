@@ -25,7 +25,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distdl_jupyter.node import devices, headroom, processes
+from distdl_jupyter.node import devices, processes
 
 #: Seconds between two samples.
 SAMPLE_SECONDS = 1.0
@@ -84,7 +84,7 @@ class Sampler:
         if self._gpus is None:
             self._gpus = devices.GpuSampler(gpus)
             gpu_list, gpu_problem = self._gpus.describe()
-            machine = {"host": socket.gethostname(), "cores": headroom.cores()}
+            machine = {"host": socket.gethostname(), "cores": devices.cores()}
             sample["about"] = {**machine, "gpus": gpu_list, "no_gpus": gpu_problem}
         return {**sample, "gpus": self._gpus.sample()}
 
@@ -118,7 +118,7 @@ class Sampler:
         return [round(100 * cpu / seconds, 1) if measured and seconds > 0 else None, memory]
 
     def _sample_node(self, seconds: float) -> dict[str, float | None]:
-        limit, available = headroom.read_memory_limit(), headroom.read_free_memory()
+        limit, available = devices.read_memory_limit(), devices.read_free_memory()
         previous, self._counters = self._counters, {**_read_cpu(), **_read_disk(), **_read_network()}
         rates: dict[str, float | None] = dict.fromkeys(("cpu", "disk_read", "disk_written", "received", "sent"))
         for name in self._counters.keys() & previous.keys():

@@ -39,7 +39,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distdl_jupyter.node import headroom, ports, processes
+from distdl_jupyter.node import devices, ports, processes
 
 #: Environment variable that overrides the queue directory, for example to share it between containers with shared GPUs.
 FOLDER_VARIABLE = "DISTDL_QUEUE"
@@ -141,8 +141,8 @@ class QueuePosition(NamedTuple):
 
 def measure_limits() -> dict[str, float]:
     """Return the number of ``cores`` and bytes of ``memory`` of this machine."""
-    memory = headroom.read_memory_limit()
-    return {"cores": headroom.cores(), **({"memory": memory} if memory is not None else {})}
+    memory = devices.read_memory_limit()
+    return {"cores": devices.cores(), **({"memory": memory} if memory is not None else {})}
 
 
 # the order of starts: first come, first served; pure functions --------------------------------------

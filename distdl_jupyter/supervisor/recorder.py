@@ -1,7 +1,7 @@
 """Records a job: turns the reports of ranks into events, and folds these into a view.
 
 ``EventRecorder`` interprets texts and reports for the log and the view; it starts and stops nothing. Secrets are masked
-in every text before it is written or folded. ``thinning.ReportThinner`` decides which metrics and progress reports
+in every text before it is written or folded. ``reports.ReportThinner`` decides which metrics and progress reports
 become events, and ``buffered_writer`` writes events to a disk that may be full.
 """
 
@@ -28,9 +28,8 @@ from distdl_jupyter.supervisor import control, reports
 from distdl_jupyter.supervisor.buffered_writer import BufferedEventWriter
 from distdl_jupyter.supervisor.log_reader import Item, LogText, RankReport
 from distdl_jupyter.supervisor.parts import STORES, ReportStore, ResourceRecorder
-from distdl_jupyter.supervisor.reports import ProfileReport
+from distdl_jupyter.supervisor.reports import PendingEvent, ProfileReport, ReportThinner
 from distdl_jupyter.supervisor.resume import History, StreamKey, get_stream_key
-from distdl_jupyter.supervisor.thinning import PendingEvent, ReportThinner
 from distdl_jupyter.worker.secret_patterns import MASK
 
 if TYPE_CHECKING:

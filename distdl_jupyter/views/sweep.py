@@ -9,7 +9,7 @@ from distdl_jupyter.core import humanize, machine
 from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import duration, number, plural
 from distdl_jupyter.core.space import Study, Trial
-from distdl_jupyter.node import headroom
+from distdl_jupyter.node import devices
 from distdl_jupyter.views.wire import from_fields
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def make_panel(study: Study) -> SweepPanel:
     """Return the data for the panel of a sweep."""
     best = study.best
     # One process for each GPU of this machine, else one for each core, at most 8.
-    processes = min(8, len(machine.list_gpu_numbers()) or headroom.cores())
+    processes = min(8, len(machine.list_gpu_numbers()) or devices.cores())
     return from_fields(
         SweepPanel,
         study,

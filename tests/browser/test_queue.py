@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import expect
 
-from distdl_jupyter.node.headroom import cores
+from distdl_jupyter.node.devices import cores
 from tests.browser.conftest import Book, Lab
 from tests.hosts import Hosts, hosts_of, needs_hosts  # noqa: F401 - a fixture
 

@@ -19,7 +19,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.jobs.job_queue import prioritize
 from distdl_jupyter.node import processes
-from distdl_jupyter.node.headroom import cores
+from distdl_jupyter.node.devices import cores
 from distdl_jupyter.supervisor.launch import call_in_background
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.conftest import wait_for

@@ -13,7 +13,7 @@ from distdl_jupyter.core import user_settings
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning, JobStillRunning
 from distdl_jupyter.core.events import State
 from distdl_jupyter.jobs import client, study_rows
-from distdl_jupyter.node.headroom import cores
+from distdl_jupyter.node.devices import cores
 from distdl_jupyter.studies.scaling import parse_counts
 from tests.client import scaled
 from tests.conftest import wait_for

@@ -18,7 +18,7 @@ from distdl_jupyter.core.plan import Plan, Service
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.node import ports, processes
-from distdl_jupyter.node.headroom import cores
+from distdl_jupyter.node.devices import cores
 from distdl_jupyter.testing import ClusterContract
 from distdl_jupyter.testing.cluster import StartCanceled
 

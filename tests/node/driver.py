@@ -9,7 +9,7 @@ import time
 import uuid
 from pathlib import Path
 
-from distdl_jupyter.node import frames
+from distdl_jupyter.node import channels
 
 TIMEOUT = 60
 
@@ -43,7 +43,7 @@ class Driven:
         self.job = f"test-{uuid.uuid4().hex[:8]}"
         self.messages, self.data, self.closed, self.order = [], {}, set(), []
         self.folder = self.run = None
-        self._reader = frames.FrameReader(expect_handshake=True)
+        self._reader = channels.FrameReader(expect_handshake=True)
         self._number = 0
         self._beating = threading.Event()
         self._lock = threading.Lock()
@@ -64,7 +64,7 @@ class Driven:
 
     def hear(self, content):
         for frame in self._reader.feed(content):
-            if isinstance(frame, frames.Data):
+            if isinstance(frame, channels.Data):
                 self.data.setdefault(frame.channel, bytearray()).extend(frame.bytes)
                 if not frame.bytes:
                     self.closed.add(frame.channel)
@@ -97,7 +97,7 @@ class Driven:
         def beat():
             with contextlib.suppress(OSError, ValueError):
                 while not self._beating.wait(0.2):
-                    self.say(frames.encode_message("beat"))
+                    self.say(channels.encode_message("beat"))
 
         threading.Thread(target=beat, daemon=True).start()
         return self
@@ -108,7 +108,7 @@ class Driven:
 
     def request(self, type_, **fields):
         self._number += 1
-        self.say(frames.encode_message(type_, request=self._number, **fields))
+        self.say(channels.encode_message(type_, request=self._number, **fields))
         return self._number
 
     def reply(self, number):

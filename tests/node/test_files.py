@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.node import files, frames
+from distdl_jupyter.node import channels, files
 from distdl_jupyter.node.files import TransferRefused
 from tests.node.driver import resident, until
 
@@ -162,7 +162,7 @@ def test_what_is_no_tar_is_said_to_be_none(folder, content):
 
 def put(agent, content, channel=77):
     number = agent.request("put", channel=channel)
-    agent.say(frames.encode_data(channel, content) + frames.encode_data(channel, b""))
+    agent.say(channels.encode_data(channel, content) + channels.encode_data(channel, b""))
     return until(lambda: agent.reply(number), "put was not answered")
 
 
@@ -182,10 +182,10 @@ def test_much_is_put_without_being_held_in_memory(ready):
     number = ready.request("put", channel=9)
 
     def send():
-        ready.say(frames.encode_data(9, head.tobuf()))
+        ready.say(channels.encode_data(9, head.tobuf()))
         for _ in range(size // 1_000_000):
-            ready.say(frames.encode_data(9, b"\0" * 1_000_000))
-        ready.say(frames.encode_data(9, b"\0" * 1024) + frames.encode_data(9, b""))
+            ready.say(channels.encode_data(9, b"\0" * 1_000_000))
+        ready.say(channels.encode_data(9, b"\0" * 1024) + channels.encode_data(9, b""))
 
     sender = threading.Thread(target=send, daemon=True)
     sender.start()

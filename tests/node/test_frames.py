@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.node.frames import (
+from distdl_jupyter.node.channels import (
     CHUNK_BYTES,
     HANDSHAKE,
     MAX_BODY_BYTES,

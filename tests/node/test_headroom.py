@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.node import headroom
+from distdl_jupyter.node import devices
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the files are Linux's")
 
 
 def test_files_are_those_that_may_still_be_opened():
-    before = headroom.count_free_files()
+    before = devices.count_free_files()
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
-    assert headroom.count_free_files() == before - 3
+    assert devices.count_free_files() == before - 3
     for fd in held:
         os.close(fd)
 
@@ -25,7 +25,7 @@ def test_files_are_those_that_may_still_be_opened():
 def test_processes_are_those_that_the_user_may_still_start():
     code = (
         "import os, resource; from distdl_jupyter.node import headroom;"
-        "resource.setrlimit(resource.RLIMIT_NPROC, (50, 50)); os.setuid(54322); print(headroom.count_free_processes())"
+        "resource.setrlimit(resource.RLIMIT_NPROC, (50, 50)); os.setuid(54322); print(devices.count_free_processes())"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert int(said) == 49
@@ -33,14 +33,14 @@ def test_processes_are_those_that_the_user_may_still_start():
 
 def test_root_is_not_limited_in_processes():
     if os.getuid() == 0 or resource.getrlimit(resource.RLIMIT_NPROC)[0] == resource.RLIM_INFINITY:
-        assert headroom.count_free_processes() is None
+        assert devices.count_free_processes() is None
 
 
 @pytest.fixture
 def groups(tmp_path, monkeypatch):
     """Return ``groups(line, files)``: what the kernel says of control groups, written by hand."""
-    monkeypatch.setattr(headroom, "_PROC", tmp_path / "proc")
-    monkeypatch.setattr(headroom, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(devices, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(devices, "_GROUPS", tmp_path / "groups")
 
     def write(line, files):
         (tmp_path / "proc" / "self").mkdir(parents=True)
@@ -61,8 +61,8 @@ def test_the_narrowest_control_group_counts_whatever_its_version(groups):
          "a/b/memory.max": "3000000\n", "a/b/memory.current": "2500000\n",
          "a/b/memory.stat": "anon 1\ninactive_file 400000\n"},
     )  # fmt: skip
-    assert headroom.read_remaining()["tasks"] == 60
-    assert headroom.read_free_memory() == 900_000
+    assert devices.read_remaining()["tasks"] == 60
+    assert devices.read_free_memory() == 900_000
 
 
 def test_the_first_version_of_control_groups_is_read_too(groups):
@@ -71,21 +71,21 @@ def test_the_first_version_of_control_groups_is_read_too(groups):
         {"pids/pids.max": "20\n", "pids/pids.current": "20\n", "memory/y/memory.limit_in_bytes": "9223372036854771712",
          "memory/memory.limit_in_bytes": "5000000", "memory/memory.usage_in_bytes": "1000000"},
     )  # fmt: skip
-    assert headroom.read_remaining()["tasks"] == 0
-    assert headroom.read_free_memory() == 4_000_000
+    assert devices.read_remaining()["tasks"] == 0
+    assert devices.read_free_memory() == 4_000_000
 
 
 def test_without_control_groups_the_machine_counts(groups):
     groups("", {})
-    assert headroom.read_remaining()["tasks"] is None
-    assert headroom.read_free_memory() == 8000 * 1024
+    assert devices.read_remaining()["tasks"] is None
+    assert devices.read_free_memory() == 8000 * 1024
 
 
 def test_what_was_killed_before_is_no_evidence():
-    before = headroom.count_oom_kills()
+    before = devices.count_oom_kills()
     assert "The kernel" in before
-    found = headroom.describe_oom_kills(before)
+    found = devices.describe_oom_kills(before)
     assert not found or "are free" in found
-    assert headroom.describe_oom_kills({name: count - 2 for name, count in before.items()}).endswith(
+    assert devices.describe_oom_kills({name: count - 2 for name, count in before.items()}).endswith(
         "reports 2 processes killed for lack of memory since the start."
     )

@@ -27,7 +27,7 @@ from distdl_jupyter.clusters.agents.cluster import AgentCluster, preview_placeme
 from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.agents.tcp_link import AgentListener
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.node import facts, frames
+from distdl_jupyter.node import channels, facts
 from distdl_jupyter.node.stacks import StackDump
 from distdl_jupyter.worker import channel, values
 
@@ -236,7 +236,7 @@ class PlayedNode:
         self._name = f"node-{number:03}"
         self._address = f"10.77.{number // 250}.{number % 250 + 1}"
         self._ranks = {}
-        self._reader = frames.FrameReader(expect_handshake=False)
+        self._reader = channels.FrameReader(expect_handshake=False)
         self._hears = False
         self._silent = self._over = False
         self._tasks = []
@@ -256,7 +256,7 @@ class PlayedNode:
         self._writer.close()
 
     async def _hear(self, reader):
-        outer = frames.FrameReader(expect_handshake=False)
+        outer = channels.FrameReader(expect_handshake=False)
         while not self._over and (content := await reader.read(_PIECE)):
             for piece in outer.feed(content):
                 if piece.channel == _INPUT:
@@ -269,7 +269,7 @@ class PlayedNode:
             if not newline:
                 return
             self._hears = True
-            self._write(frames.HANDSHAKE)
+            self._write(channels.HANDSHAKE)
             self._tasks.append(asyncio.create_task(self._live()))
         for frame in self._reader.feed(content):
             if isinstance(frame, dict) and "request" in frame and not self._silent:
@@ -277,17 +277,17 @@ class PlayedNode:
                 self._send("reply", **found, request=frame["request"])
                 if frame["type"] == "end":
                     self._over = True
-                    self._writer.write(frames.encode_message("exit", code=0))
+                    self._writer.write(channels.encode_message("exit", code=0))
 
     def _write(self, content):
         if not self._silent and not self._writer.is_closing():
-            self._writer.write(frames.encode_data(_OUTPUT, content))
+            self._writer.write(channels.encode_data(_OUTPUT, content))
 
     def _send(self, type_, **fields):
-        self._write(frames.encode_message(type_, **fields))
+        self._write(channels.encode_message(type_, **fields))
 
     def _say(self, channel, content):
-        self._write(frames.encode_data(channel, content))
+        self._write(channels.encode_data(channel, content))
 
     async def _live(self):
         """Give signs of life and samples of what is used."""

@@ -11,7 +11,7 @@ from distdl_jupyter.core.events import encode_number
 from distdl_jupyter.core.series import MetricStore
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.supervisor import thinning
+from distdl_jupyter.supervisor import reports
 from distdl_jupyter.supervisor.log_reader import RankReport
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.written import events_of
@@ -22,7 +22,7 @@ STREAMS = [Stream(-1, rank, "out") for rank in range(4)]
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    monkeypatch.setattr(thinning, "_MAX_UNTHINNED", 1500)
+    monkeypatch.setattr(reports, "_MAX_UNTHINNED", 1500)
 
 
 def metrics(folder):
@@ -115,7 +115,7 @@ def test_what_is_held_back_is_written_after_a_while_and_before_the_rank_ends_or_
     before = held()
     recorder.tick()
     assert len(metrics(folder)) == before, "not yet"
-    clock[0] += thinning._MAX_PAUSE_SECONDS
+    clock[0] += reports._MAX_PAUSE_SECONDS
     recorder.tick()
     assert len(metrics(folder)) == before + 1
     for write in (

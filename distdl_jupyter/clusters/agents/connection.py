@@ -26,7 +26,7 @@ from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFail
 from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.node import frames
+from distdl_jupyter.node import channels
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.run_dir import RunFolder
 from distdl_jupyter.node.stacks import StackDump
@@ -63,7 +63,7 @@ class Connection(AgentConnection):
         #: Set when the agent's handshake has arrived.
         self.handshake_done = threading.Event()
         self._link = link
-        self._reader = frames.FrameReader(expect_handshake=True)
+        self._reader = channels.FrameReader(expect_handshake=True)
         # Requests and channels of an earlier supervisor have smaller numbers.
         self._request_numbers, self._channel_numbers = itertools.count(first_number), itertools.count(first_number)
         self._lock = threading.Condition()
@@ -88,7 +88,7 @@ class Connection(AgentConnection):
         """Send a request; ``result`` waits for the answer, which includes ``received_at`` (epoch seconds)."""
         answer: Future[dict[str, Any]] = Future()
         number = next(self._request_numbers)
-        content = frames.encode_message(type_, request=number, **fields)
+        content = channels.encode_message(type_, request=number, **fields)
         with self._lock:
             if not self.lost:
                 self._pending[number] = type_, answer
@@ -138,7 +138,7 @@ class Connection(AgentConnection):
 
     def write(self, channel: int, content: bytes, *, wait: bool = True) -> None:
         """Send bytes on a channel, b"" to end it; ``wait`` applies backpressure. Raises HostFailed."""
-        if not self._send(frames.encode_data(channel, content), wait=wait):
+        if not self._send(channels.encode_data(channel, content), wait=wait):
             raise HostFailed(self.host, self.lost, code="host-lost")
 
     # start and close --------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Connection(AgentConnection):
             tasks = [asyncio.create_task(work) for work in (self._receive(), self._watch(), self._send_queued())]
             await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
             reason = next(task.result() for task in tasks[:2] if task.done())
-        except frames.InvalidFrame as error:
+        except channels.InvalidFrame as error:
             reason = f"{self.host} sent an invalid message: {error}"
         except Exception as error:  # noqa: BLE001  pending requests must not wait forever
             reason = f"The connection to {self.host} failed: {type(error).__name__}: {error}."
@@ -241,13 +241,13 @@ class Connection(AgentConnection):
             await asyncio.sleep(self._link.beat_seconds)
             if self._close_at == math.inf and self.handshake_done.is_set():
                 if not self._unsent_bytes:  # any frame serves as a heartbeat
-                    self._send(frames.encode_message("beat"))
+                    self._send(channels.encode_message("beat"))
                 if time.monotonic() - self._received_at > timeout:
                     return f"No response from {self.host} for {timeout:.0f} s."
         return f"The connection to {self.host} was closed."
 
-    def _on_frame(self, frame: dict[str, Any] | frames.Data) -> None:
-        if isinstance(frame, frames.Data):
+    def _on_frame(self, frame: dict[str, Any] | channels.Data) -> None:
+        if isinstance(frame, channels.Data):
             sink, _hold = self._sinks.get(frame.channel, _NO_SINK)
             if not frame.bytes:
                 self._sinks.pop(frame.channel, None)
@@ -425,4 +425,4 @@ def _validate(message: Mapping[str, Any], schema: Any) -> None:
     try:
         msgspec.convert(message, schema, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise frames.InvalidFrame(f"{str(message.get('type'))[:20]!r}: {error}.") from None
+        raise channels.InvalidFrame(f"{str(message.get('type'))[:20]!r}: {error}.") from None

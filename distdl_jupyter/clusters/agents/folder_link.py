@@ -11,7 +11,7 @@ from pathlib import Path
 
 from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.node import folder, frames
+from distdl_jupyter.node import channels, folder
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.folder import FileFollower
 
@@ -94,7 +94,7 @@ class FolderLink(Tail, wire.Link):
             position = self._read_position()
             with self._inbox_path.open("rb+") as file:
                 file.seek(position)
-                if not frames.measure_complete(file.read()):
+                if not channels.measure_complete(file.read()):
                     file.truncate(position)
                     return position
             if self._explain_loss():

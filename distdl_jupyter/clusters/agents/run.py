@@ -30,8 +30,7 @@ from distdl_jupyter.core import machine
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import LaunchCommand, Placement, Plan, RankSlot, Service
-from distdl_jupyter.node.channels import Inbox
-from distdl_jupyter.node.frames import InvalidFrame
+from distdl_jupyter.node.channels import Inbox, InvalidFrame
 from distdl_jupyter.node.job import LAUNCHER, RANK, SERVICE, SHELL
 from distdl_jupyter.node.processes import get_signal_name, get_signal_number
 from distdl_jupyter.node.stacks import StackDump

@@ -24,7 +24,7 @@ from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.agents.connection import AGENT_TIMEOUT, Connection, start_all
 from distdl_jupyter.clusters.agents.wire import Link
-from distdl_jupyter.node import frames
+from distdl_jupyter.node import channels
 
 #: Timeouts in seconds for sending the secret: normally, and while other connections wait to be accepted.
 _HELLO_SECONDS, _CROWDED_SECONDS = 10.0, 1.0
@@ -49,7 +49,7 @@ class TcpLink(Link):
         self._reader = reader
         self._writer = asyncio.StreamWriter(transport, transport.get_protocol(), reader, asyncio.get_running_loop())
         self._explain_loss = explain_loss
-        self._frames = frames.FrameReader(expect_handshake=False)
+        self._frames = channels.FrameReader(expect_handshake=False)
         self._has_closed_input = False
 
     async def read(self) -> bytes:
@@ -68,14 +68,14 @@ class TcpLink(Link):
 
     async def write(self, content: bytes) -> None:
         """Write to the agent's standard input."""
-        self._writer.write(frames.encode_data(_INPUT, content))
+        self._writer.write(channels.encode_data(_INPUT, content))
         await self._writer.drain()
 
     def close_input(self) -> None:
         """Close the agent's standard input; idempotent."""
         if not self._has_closed_input:
             self._has_closed_input = True
-            self._writer.write(frames.encode_data(_INPUT, b""))
+            self._writer.write(channels.encode_data(_INPUT, b""))
 
     async def end(self, grace: float = 0.0) -> None:
         """Wait for the agent to exit; kill it after ``grace`` seconds."""

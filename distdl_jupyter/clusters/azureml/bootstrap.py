@@ -115,9 +115,9 @@ def _build_environment(folder: Path, plan: Mapping[str, Any], rank: int, local_r
 
 def _run_worker(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, object]]:
     """Run the worker until it exits; return the exit code for Azure and the report about the exit."""
-    from distdl_jupyter.node import headroom, processes
+    from distdl_jupyter.node import devices, processes
 
-    counters, stop_count = headroom.count_oom_kills(), 0
+    counters, stop_count = devices.count_oom_kills(), 0
     command, pipe = [sys.executable, "-P", "-m", "distdl_jupyter.worker"], subprocess.PIPE
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
@@ -134,7 +134,7 @@ def _run_worker(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[s
     _copy_streams(child, nonce)
     code = child.wait()
     name = processes.get_signal_name(-code) if code < 0 else None
-    evidence = headroom.describe_oom_kills(counters) if name == "KILL" and not stop_count else ""
+    evidence = devices.describe_oom_kills(counters) if name == "KILL" and not stop_count else ""
     report: dict[str, object] = {"code": None if name else code, "signal": name, "evidence": evidence}
     return code if code >= 0 else 128 - code, report
 

@@ -13,7 +13,7 @@ from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.agents.connection import Connection, end_all
 from distdl_jupyter.clusters.agents.folder_link import FolderLink
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.node import folder, frames
+from distdl_jupyter.node import channels, folder
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
@@ -113,7 +113,7 @@ def test_half_a_frame_of_a_supervisor_that_died_is_cut_off_by_the_next_one(node)
     first.ask("fingerprint", path="/nowhere")
     first._link.stop()
     with node.inbox.open("ab") as file:
-        file.write(frames.encode_message("fingerprint", request=7, path="/")[:9])
+        file.write(channels.encode_message("fingerprint", request=7, path="/")[:9])
     second = node.connect(takeover=True)
     second.start()
     assert second.ask("fingerprint", path=sys.executable)["fingerprint"]
@@ -184,16 +184,16 @@ def test_sigterm_reaches_ranks_whose_ends_are_told_before_the_agent_leaves(node,
 
 def test_an_agent_that_reads_nothing_is_told_by_its_file(node, monkeypatch):
     monkeypatch.setattr(folder_link, "_TAKEOVER_SECONDS", 0.5)
-    node.inbox.write_bytes(frames.encode_message("fingerprint", request=1, path="/"))
+    node.inbox.write_bytes(channels.encode_message("fingerprint", request=1, path="/"))
     with pytest.raises(LaunchFailed, match=r"does not read its messages from .*node-0\.in"):
         node.connect(takeover=True)
 
 
 def test_whole_frames_are_counted():
-    one, two = frames.encode_message("a", text="x"), frames.encode_data(7, b"y" * 10)
+    one, two = channels.encode_message("a", text="x"), channels.encode_data(7, b"y" * 10)
     for cut in range(1, len(two)):
-        assert frames.measure_complete(one + two[:-cut]) == len(one)
-    assert frames.measure_complete(one + two) == len(one + two)
-    assert frames.measure_complete(json.dumps({}).encode()[:2]) == 0
-    with pytest.raises(frames.InvalidFrame):
-        frames.measure_complete(b"no frame at all")
+        assert channels.measure_complete(one + two[:-cut]) == len(one)
+    assert channels.measure_complete(one + two) == len(one + two)
+    assert channels.measure_complete(json.dumps({}).encode()[:2]) == 0
+    with pytest.raises(channels.InvalidFrame):
+        channels.measure_complete(b"no frame at all")

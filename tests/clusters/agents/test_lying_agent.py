@@ -20,12 +20,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on L
 #: Greets, claims to start what it is asked to start, then sends the events and replies that it is given.
 AGENT = """
 import json, os, sys
-from distdl_jupyter.node import frames
+from distdl_jupyter.node import channels
 replies, events = json.loads(sys.argv[1]), json.loads(sys.argv[2])
-reader = frames.FrameReader(expect_handshake=False)
-os.write(1, frames.HANDSHAKE)
+reader = channels.FrameReader(expect_handshake=False)
+os.write(1, channels.HANDSHAKE)
 def send(fields):
-    os.write(1, frames.encode_message(fields.pop("type"), **fields))
+    os.write(1, channels.encode_message(fields.pop("type"), **fields))
 while content := os.read(0, 65536):
     for frame in reader.feed(content):
         kind = frame.get("type") if isinstance(frame, dict) else None

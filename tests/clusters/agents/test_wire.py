@@ -15,14 +15,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on L
 #: Sends the handshake, echoes requests and exits at the end of its input; a child keeps its standard error open.
 AGENT = """
 import os, subprocess
-from distdl_jupyter.node import frames
+from distdl_jupyter.node import channels
 subprocess.Popen(["sleep", "3"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-reader = frames.FrameReader(expect_handshake=False)
-os.write(1, frames.HANDSHAKE)
+reader = channels.FrameReader(expect_handshake=False)
+os.write(1, channels.HANDSHAKE)
 while content := os.read(0, 65536):
     for frame in reader.feed(content):
         if frame["type"] == "fingerprint":
-            os.write(1, frames.encode_message("reply", request=frame["request"], path=frame["path"]))
+            os.write(1, channels.encode_message("reply", request=frame["request"], path=frame["path"]))
 """
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.events import State
-from distdl_jupyter.node.headroom import cores
+from distdl_jupyter.node.devices import cores
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 
