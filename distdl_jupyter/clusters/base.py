@@ -18,7 +18,7 @@ from distdl_jupyter.core.plan import NoOptions, Placement, Plan, QueuedJob, Queu
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node.channels import Inbox
-from distdl_jupyter.node.stacks import StackDump
+from distdl_jupyter.node.processes import StackDump
 
 if TYPE_CHECKING:
     from distdl_jupyter.data.staging import JobStaging

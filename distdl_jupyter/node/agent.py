@@ -31,7 +31,7 @@ signal      name: INT, TERM, KILL; to: ranks, all          sent
 alive                                                      alive, and how many of them are workers
 stuck                                                      pids that no signal reaches
 stacks      ranks                                          (nothing) and messages ``stacks`` as the ranks respond:
-                                                           {answers: {rank: ``stacks.StackDump`` as data}}
+                                                           {answers: {rank: ``processes.StackDump`` as data}}
 profile     ranks, recording                               (nothing) ranks read the request (``worker.hooks.profile``)
 serving     rank                                           where a persistent rank listens: socket, token
 connect     rank, channel                                  (nothing) the channel is relayed to and from that rank

@@ -2,6 +2,11 @@
 
 If the supervisor reads slowly, the agent stops reading, so processes block as on any full pipe. Reads are paced:
 reading each line immediately would slow down training. This module does not know which channel belongs to which rank.
+
+A supervisor and its agent on another machine exchange frames. A frame is one letter, the length of its body in 4 bytes
+(big-endian), and the body. ``J`` is a message: a JSON object with a ``type``. ``D`` is data: the number of a channel in
+4 bytes, then bytes of that channel. A login shell may print other text first, so the agent starts with ``HANDSHAKE``
+and a reader skips everything before it.
 """
 
 from __future__ import annotations

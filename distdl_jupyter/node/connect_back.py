@@ -3,7 +3,7 @@
 The scheduler's own program (a task of Spark) executes the text of this file, so it uses only the standard library. It
 connects with TLS 1.3 to a port of the supervisor, whose certificate it knows in advance. It first sends one line of
 JSON with the job's secret, the number of the task and its host. After that, the agent's bytes are exchanged in the
-format of ``frames``: channel 0 is its stdin (an empty frame is end of file), 1 its stdout and 2 its stderr; the last
+format of ``channels``: channel 0 is its stdin (an empty frame is end of file), 1 its stdout and 2 its stderr; the last
 message contains its exit code. When the connection closes, so does the agent's stdin, and the agent stops all its
 processes.
 """

@@ -1,7 +1,12 @@
-"""List the accelerators and fast networks of this host, and read the utilization of NVIDIA GPUs from the driver.
+"""List the accelerators and fast networks of this host, read the utilization of NVIDIA GPUs, and report free memory.
 
 No framework is imported and no device is opened. A partitioned GPU (MIG) counts as its instances, each of which serves
 one process. NVML is read through nvidia-ml-py; it reports memory for an instance, but not its utilization.
+
+The files, processes and bytes of memory that this user has left are read anew in every call; None means unlimited or
+unknown. Threads count as processes. The kernel counts out-of-memory kills for each control group and for the whole host
+(cgroups(7): memory.events of version 2, memory.oom_control of version 1, and oom_kill in /proc/vmstat); it does not
+name processes.
 """
 
 from __future__ import annotations
@@ -186,6 +191,7 @@ class GpuSampler:
             return None
 
 
+_PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
 #: Version 1 of control groups reports "no limit" as the largest multiple of a page.
 _UNLIMITED = 1 << 60
@@ -211,10 +217,10 @@ def count_free_files() -> int | None:
 def count_free_processes() -> int | None:
     """Return how many more processes this user may start; root has no limit."""
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    if limit == resource.RLIM_INFINITY or os.getuid() == 0 or not Path("/proc").is_dir():
+    if limit == resource.RLIM_INFINITY or os.getuid() == 0 or not _PROC.is_dir():
         return None
     uid, count = str(os.getuid()), 0
-    for status in Path("/proc").glob("[0-9]*/status"):
+    for status in _PROC.glob("[0-9]*/status"):
         with contextlib.suppress(OSError, KeyError, IndexError):
             lines = status.read_text(errors="replace").splitlines()
             fields = dict(line.split(":", 1) for line in lines if ":" in line)
@@ -252,7 +258,7 @@ def cores() -> int:
 
 def read_meminfo(name: str) -> int | None:
     """Return the bytes that the kernel reports under this name, such as "MemTotal"."""
-    value = _read_number(Path("/proc") / "meminfo", name)
+    value = _read_number(_PROC / "meminfo", name)
     return None if value is None else value * 1024  # proc_meminfo(5): "kB" is 1024 bytes
 
 
@@ -272,7 +278,7 @@ def _list_groups(controller: str) -> Iterator[Path]:
     A container may see its own group as the root group (cgroup_namespaces(7)).
     """
     with contextlib.suppress(OSError):
-        for line in (Path("/proc") / "self" / "cgroup").read_text(encoding="utf-8").splitlines():
+        for line in (_PROC / "self" / "cgroup").read_text(encoding="utf-8").splitlines():
             _, controllers, name = line.split(":", 2)
             if controllers and controller not in controllers.split(","):
                 continue
@@ -300,7 +306,7 @@ def count_oom_kills() -> dict[str, int]:
     """Return the readable counters of out-of-memory kills: {source: count}, the narrowest scope first."""
     names = ("memory.events", "memory.oom_control")
     sources = [("The control group", group / name) for group in _list_groups("memory") for name in names]
-    sources += [("The host's control group", _GROUPS / "memory.events"), ("The kernel", Path("/proc") / "vmstat")]
+    sources += [("The host's control group", _GROUPS / "memory.events"), ("The kernel", _PROC / "vmstat")]
     counts: dict[str, int] = {}
     for source, path in sources:
         if (count := _read_number(path, "oom_kill")) is not None:

@@ -25,9 +25,9 @@ from typing import Any
 from distdl_jupyter.node import data_cache, devices, files, processes, run_dir
 from distdl_jupyter.node.channels import Channels, ChannelSource
 from distdl_jupyter.node.files import Workdir
+from distdl_jupyter.node.processes import StackRequest
 from distdl_jupyter.node.resources import Sampler
 from distdl_jupyter.node.run_dir import RunFolder
-from distdl_jupyter.node.stacks import StackRequest
 
 #: Types of processes. A type and a number identify a process; the number of a rank is its rank.
 RANK, SERVICE, LAUNCHER, SHELL, DATA = "rank", "service", "launcher", "shell", "data"
@@ -292,7 +292,7 @@ class Job:
         self._stack_requests = {int(rank): StackRequest(self.run.path, int(rank)) for rank in fields["ranks"]}
 
     def take_stacks(self) -> dict[str, dict[str, Any]]:
-        """Return the ``stacks.StackDump`` of each rank that has responded since the last call, as data."""
+        """Return the ``processes.StackDump`` of each rank that has responded since the last call, as data."""
         dumps = {rank: dump for rank, request in self._stack_requests.items() if (dump := request.poll()) is not None}
         for rank in dumps:
             del self._stack_requests[rank]

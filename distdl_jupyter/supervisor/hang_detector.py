@@ -18,7 +18,7 @@ from distdl_jupyter.core import files
 from distdl_jupyter.core.events import State
 from distdl_jupyter.core.failure import RankView, has_failed, may_concern_collectives
 from distdl_jupyter.core.humanize import date_and_clock, duration
-from distdl_jupyter.node.stacks import StackDump
+from distdl_jupyter.node.processes import StackDump
 from distdl_jupyter.supervisor.recorder import EventRecorder
 
 if TYPE_CHECKING:

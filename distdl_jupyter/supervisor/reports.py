@@ -3,6 +3,11 @@
 A training program can read the job's nonce in its environment and write anything after it. So a report is valid only if
 all fields of its type are present, have the right types, and are finite and of limited size. Anything else is treated
 as output of the rank. A type without a class is valid and ignored.
+
+A job is limited to a few thousand events a day and rank. Of a rank's progress reports in quick succession, only the
+last one becomes an event. After ``_MAX_UNTHINNED`` metric reports of a job, the same applies to reports of the same
+metrics. The event counts the omitted ones in ``reports``. The first report of a rank whose values are not finite is
+not omitted.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The signal handler is that of ``faulthandler``. It is written in C, so it also runs while a library holds the GIL, as
 Horovod does when it waits for other ranks. The file is next to the job's named pipes. Its first line is JSON that tells
-the reader (``node.stacks``) the process, the signal and the thread that runs the user's code.
+the reader (``node.processes``) the process, the signal and the thread that runs the user's code.
 
 After the stacks, a thread appends the last collective operations as one line of JSON, ``{"collectives": ...}`` (see
 ``hooks.distributed``). It cannot run while a library holds the GIL. Standard streams and ``faulthandler.enable`` are

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from distdl_jupyter.node import stacks
+from distdl_jupyter.node import processes
 from tests.conftest import wait_for
 
 OFFERS = """
@@ -16,14 +16,14 @@ OFFERS = """
     from distdl_jupyter.worker import identity, stacks
     folder = pathlib.Path(sys.argv[1])
     os.environ.update(DISTDL_JOB_DIR=str(folder), DISTDL_RANK="3", DISTDL_PIPES=str(folder))
-    stacks.install_handler(identity.identify(os.environ))
+    processes.install_handler(identity.identify(os.environ))
     {then}
 """
 
 
 def gather(folder, rank):
     """Request the stacks of a rank and return its response."""
-    return wait_for(stacks.StackRequest(folder, rank).poll, 30)
+    return wait_for(processes.StackRequest(folder, rank).poll, 30)
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def rank(tmp_path):
     def start(then="time.sleep(600)"):
         code = textwrap.dedent(OFFERS).format(then=then)
         begun.append(subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]))
-        wait_for(lambda: stacks._read_header(tmp_path / "rank-3.stacks"), 30)
+        wait_for(lambda: processes._read_header(tmp_path / "rank-3.stacks"), 30)
         return begun[-1]
 
     yield start
@@ -67,7 +67,7 @@ def test_a_process_that_has_ended_and_whose_number_another_one_has(rank, tmp_pat
     assert "has ended" in gather(tmp_path, 3).missing
     with subprocess.Popen(["sleep", "600"]) as other:
         try:
-            about = stacks._read_header(tmp_path / "rank-3.stacks") | {"pid": other.pid}
+            about = processes._read_header(tmp_path / "rank-3.stacks") | {"pid": other.pid}
             (tmp_path / "rank-3.stacks").write_text(json.dumps(about) + "\n")
             assert "has ended" in gather(tmp_path, 3).missing
             time.sleep(0.2)

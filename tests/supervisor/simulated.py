@@ -28,7 +28,7 @@ from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.agents.tcp_link import AgentListener
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import channels, facts
-from distdl_jupyter.node.stacks import StackDump
+from distdl_jupyter.node.processes import StackDump
 from distdl_jupyter.worker import channel, values
 
 POINTS = {"clusters": {"simulated": "SimulatedCluster"}}

@@ -28,8 +28,8 @@ from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import channels
 from distdl_jupyter.node.channels import Inbox
+from distdl_jupyter.node.processes import StackDump
 from distdl_jupyter.node.run_dir import RunFolder
-from distdl_jupyter.node.stacks import StackDump
 from distdl_jupyter.worker.rank_socket import NOTES, find_note, open_listener, read_uid, write_note
 
 #: Timeout in seconds for an agent's handshake: 10 s for ssh, the rest for starting Python from a slow disk.

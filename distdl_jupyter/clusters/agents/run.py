@@ -32,8 +32,7 @@ from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import LaunchCommand, Placement, Plan, RankSlot, Service
 from distdl_jupyter.node.channels import Inbox, InvalidFrame
 from distdl_jupyter.node.job import LAUNCHER, RANK, SERVICE, SHELL
-from distdl_jupyter.node.processes import get_signal_name, get_signal_number
-from distdl_jupyter.node.stacks import StackDump
+from distdl_jupyter.node.processes import StackDump, get_signal_name, get_signal_number
 from distdl_jupyter.worker.rank_socket import NOTES, find_note, write_note
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from distdl_jupyter.clusters.agents.run import DirectRun
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
 from distdl_jupyter.core.store import JobStore, create_id
-from distdl_jupyter.node.stacks import StackDump
+from distdl_jupyter.node.processes import StackDump
 from tests.clusters.agents.links import python_link
 from tests.conftest import wait_for
 
