@@ -25,7 +25,7 @@ import distdl_jupyter
 from distdl_jupyter import cli
 from distdl_jupyter.api import openapi
 from distdl_jupyter.clusters.slurm.commands import REFUSAL_REMEDIES
-from distdl_jupyter.clusters.ssh.cluster import CAUSES
+from distdl_jupyter.clusters.ssh import CAUSES
 from distdl_jupyter.core import collectives, correctness, failure, files, machine, registry
 from distdl_jupyter.core.options import DEFAULTS, OPTIONS, list_flags
 from distdl_jupyter.magic import load

@@ -22,7 +22,7 @@ from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, Run
 from distdl_jupyter.clusters.slurm import commands, script
 from distdl_jupyter.clusters.slurm.job import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.script import SlurmOptions
-from distdl_jupyter.clusters.ssh.cluster import SshLink
+from distdl_jupyter.clusters.ssh import SshLink
 from distdl_jupyter.core import machine
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural

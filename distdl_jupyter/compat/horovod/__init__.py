@@ -62,7 +62,7 @@ def refuse(arguments: Mapping[str, Any], call: str) -> None:
 
 def _build_host_options(count: int, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a job on the hosts that Horovod would use: the first hosts with enough slots."""
-    from distdl_jupyter.clusters.ssh.hosts import SshOptions, parse_hosts
+    from distdl_jupyter.clusters.ssh import SshOptions, parse_hosts
 
     hosts = parse_hosts(SshOptions(**options))
     if all(host.name in _LOCAL_NAMES for host in hosts):

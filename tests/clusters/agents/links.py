@@ -4,10 +4,10 @@ import os
 import subprocess
 import sys
 
+from distdl_jupyter.clusters import ssh
 from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.agents.connection import Connection
-from distdl_jupyter.clusters.ssh import cluster
-from distdl_jupyter.clusters.ssh.cluster import SshLink
+from distdl_jupyter.clusters.ssh import SshLink
 
 GPU1 = Host("gpu1", "me@gpu1")
 
@@ -21,5 +21,5 @@ def python_link(name, *arguments):
 def log_in(content, shell="sh", **options):
     """Run in a shell of this machine what ssh runs on a host, with this input; return the completed process."""
     return subprocess.run(
-        [shell, "-c", cluster.build_agent_command(GPU1)[-1]], input=content, capture_output=True, timeout=60, **options
+        [shell, "-c", ssh.build_agent_command(GPU1)[-1]], input=content, capture_output=True, timeout=60, **options
     )

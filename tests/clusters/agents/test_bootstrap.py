@@ -5,9 +5,8 @@ import sys
 
 import pytest
 
-from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters import package, ssh
 from distdl_jupyter.clusters.package import build_package
-from distdl_jupyter.clusters.ssh import cluster
 from tests.clusters.agents.links import GPU1, log_in
 
 
@@ -18,7 +17,7 @@ def begin(base):
 
 def trouble(base):
     done = begin(base)
-    return cluster.explain(GPU1, "", sys.executable, done.stderr.decode(), done.returncode)
+    return ssh.explain(GPU1, "", sys.executable, done.stderr.decode(), done.returncode)
 
 
 @pytest.mark.fault("disk", "no other file is removed from a folder that the user named")

@@ -6,11 +6,10 @@ from concurrent.futures import Future
 
 import pytest
 
+from distdl_jupyter.clusters import ssh
 from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents.agent import AgentConnection
-from distdl_jupyter.clusters.ssh import cluster, hosts
-from distdl_jupyter.clusters.ssh.cluster import SshCluster, connect_temporarily
-from distdl_jupyter.clusters.ssh.hosts import SshOptions
+from distdl_jupyter.clusters.ssh import SshCluster, SshOptions, connect_temporarily
 from tests.conftest import wait_for
 from tests.hosts import IP, needs_hosts, run
 
@@ -53,8 +52,8 @@ def test_all_is_well_on_three_hosts_whose_interfaces_have_different_names(three_
 
 
 def test_a_host_that_is_cut_off_is_named_within_half_a_minute_and_the_others_are_looked_at(three_hosts, monkeypatch):
-    assert cluster.CONNECT_SECONDS + checkup.CHECK_SECONDS < 30
-    monkeypatch.setitem(cluster._SETTINGS, "ConnectTimeout", "3")
+    assert ssh.CONNECT_SECONDS + checkup.CHECK_SECONDS < 30
+    monkeypatch.setitem(ssh._SETTINGS, "ConnectTimeout", "3")
     three_hosts.cut("node-c")
     try:
         begin = time.monotonic()
@@ -97,7 +96,7 @@ class Late(AgentConnection):
 )
 def test_the_look_ends_in_time_whatever_is_not_answered(three_hosts, silent):
     options = SshOptions(**three_hosts.options())
-    with connect_temporarily(hosts.parse_hosts(options), options, 15) as (connections, _):
+    with connect_temporarily(ssh.parse_hosts(options), options, 15) as (connections, _):
         asked = [Late(one, (silent,)) if one.host == "node-b" else one for one in connections]
         begin = time.monotonic()
         found = checkup.check_hosts(asked, (), options, seconds=8)

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
+from distdl_jupyter.clusters import ssh
 from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import HostFailed
-from distdl_jupyter.clusters.ssh import hosts
-from distdl_jupyter.clusters.ssh.cluster import reach as reach_by_ssh
-from distdl_jupyter.clusters.ssh.hosts import SshOptions
+from distdl_jupyter.clusters.ssh import SshOptions
+from distdl_jupyter.clusters.ssh import reach as reach_by_ssh
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 
@@ -31,7 +31,7 @@ def reach(lab, tmp_path):
 
     def begin(**options):
         chosen = SshOptions(**lab.options(directory=str(tmp_path / "base"), **options))
-        link = reach_by_ssh(hosts.parse_hosts(chosen)[0], chosen)
+        link = reach_by_ssh(ssh.parse_hosts(chosen)[0], chosen)
         link.base = chosen.directory
         made.append(link)
         return link

@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from distdl_jupyter.clusters.base import Context
-from distdl_jupyter.clusters.ssh.cluster import SshCluster
-from distdl_jupyter.clusters.ssh.hosts import SshOptions
+from distdl_jupyter.clusters.ssh import SshCluster, SshOptions
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, create_id

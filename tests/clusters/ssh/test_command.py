@@ -5,17 +5,15 @@ import sys
 
 import pytest
 
-from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters import package, ssh
 from distdl_jupyter.clusters.agents.agent import Host, ReachError
-from distdl_jupyter.clusters.ssh import cluster, hosts
-from distdl_jupyter.clusters.ssh.cluster import reach
-from distdl_jupyter.clusters.ssh.hosts import SshOptions
+from distdl_jupyter.clusters.ssh import SshOptions, reach
 from tests.clusters.agents.links import GPU1, log_in
 from tests.hosts import needs_hosts
 
 
 def test_the_command_line_is_the_same_for_every_job_and_asks_for_nothing():
-    argv = cluster.build_agent_command(GPU1, "/c")
+    argv = ssh.build_agent_command(GPU1, "/c")
     assert argv[:4] == ["ssh", "-T", "-F", "/c"]
     for setting in ("BatchMode=yes", "StrictHostKeyChecking=yes", "PasswordAuthentication=no", "ControlPath=none",
                     "ServerAliveInterval=3", "ForwardAgent=no"):  # fmt: skip
@@ -28,7 +26,7 @@ def first_lines(python, program):
 
 
 def test_what_the_login_shell_reads_means_the_same_to_every_shell():
-    words = cluster.build_agent_command(GPU1)[-1]
+    words = ssh.build_agent_command(GPU1)[-1]
     assert words.count("'") == 2
     assert not set("!\n`\\") & set(words)
     assert shlex.split(words)[:3] == ["exec", "sh", "-c"]
@@ -56,7 +54,7 @@ def test_a_path_below_the_home_is_found_there(tmp_path):
 def test_an_old_python_is_told_its_age(monkeypatch):
     monkeypatch.setattr(package, "MIN_PYTHON", (9, 1))
     done = log_in(package.build_first_input(sys.executable, "~", []))
-    trouble = cluster.explain(GPU1, "", "/usr/bin/python3", done.stderr.decode(), done.returncode)
+    trouble = ssh.explain(GPU1, "", "/usr/bin/python3", done.stderr.decode(), done.returncode)
     assert trouble.kind == "old-python"
     assert "/usr/bin/python3 is older than" in trouble.reason
 
@@ -75,7 +73,7 @@ def test_an_old_python_is_told_its_age(monkeypatch):
     ],
 )  # fmt: skip
 def test_last_words_are_explained(said, code, kind, words):
-    trouble = cluster.explain(GPU1, "", "/py", said, code)
+    trouble = ssh.explain(GPU1, "", "/py", said, code)
     assert trouble.kind == kind
     assert words in f"{trouble.reason} {trouble.remedy}"
     assert trouble.remedy
@@ -90,7 +88,7 @@ class TestForReal:
     def trouble(self, lab, host=None, python="", **options):
         chosen = SshOptions(**lab.options(**options))
         with pytest.raises(ReachError) as told:
-            reach(host or hosts.parse_hosts(chosen)[0], chosen, python).close()
+            reach(host or ssh.parse_hosts(chosen)[0], chosen, python).close()
         assert told.value.remedy
         return told.value
 

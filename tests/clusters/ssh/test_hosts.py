@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.clusters.ssh.hosts import Host, SshOptions, list_configured_hosts, parse_hosts
+from distdl_jupyter.clusters.ssh import Host, SshOptions, list_configured_hosts, parse_hosts
 from distdl_jupyter.core.errors import InvalidSpec
 
 

@@ -6,10 +6,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from distdl_jupyter.clusters import ssh
 from distdl_jupyter.clusters.agents.agent import ReachError
-from distdl_jupyter.clusters.ssh import cluster
-from distdl_jupyter.clusters.ssh.cluster import SshCluster
-from distdl_jupyter.clusters.ssh.hosts import SshOptions
+from distdl_jupyter.clusters.ssh import SshCluster, SshOptions
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 
@@ -17,8 +16,8 @@ from tests.hosts import needs_hosts
 @pytest.fixture(autouse=True)
 def forget(monkeypatch):
     """States are queried anew after a moment, because tests wait for it."""
-    monkeypatch.setattr(cluster, "QUERY_SECONDS", 0.5)
-    monkeypatch.setattr(cluster, "_states", {})
+    monkeypatch.setattr(ssh, "QUERY_SECONDS", 0.5)
+    monkeypatch.setattr(ssh, "_states", {})
 
 
 def states(options, timeout=20.0):
@@ -56,7 +55,7 @@ def test_a_silent_host_delays_the_others_by_the_timeout_only(hosts_of):
 
 @needs_hosts
 def test_the_reason_is_told_and_a_check_after_the_remedy_tries_again_at_once(hosts_of, monkeypatch):
-    monkeypatch.setattr(cluster, "QUERY_SECONDS", 60.0)
+    monkeypatch.setattr(ssh, "QUERY_SECONDS", 60.0)
     lab = hosts_of(1)
     lab.forget_host_key("node-a")
     options = options_of(lab)
@@ -71,9 +70,9 @@ def test_the_reason_is_told_and_a_check_after_the_remedy_tries_again_at_once(hos
 
 @pytest.mark.parametrize(("kind", "asked"), [("denied", 1), ("timeout", 2)])
 def test_a_host_that_refused_a_login_is_not_tried_again_soon(monkeypatch, kind, asked):
-    monkeypatch.setattr(cluster, "QUERY_SECONDS", 0.0)
+    monkeypatch.setattr(ssh, "QUERY_SECONDS", 0.0)
     reach = Mock(side_effect=ReachError("a", kind, "It is not reachable."), __name__="reach")
-    monkeypatch.setattr(cluster, "reach", reach)
+    monkeypatch.setattr(ssh, "reach", reach)
     for _ in range(2):
         assert SshCluster().list_nodes(SshOptions(hosts="a"), 30.0)[0].detail == "It is not reachable."
     assert reach.call_count == asked
