@@ -6,10 +6,8 @@ import signal
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.clusters import cluster_configs
-from distdl_jupyter.clusters.spark import cluster, driver
-from distdl_jupyter.clusters.spark.cluster import SparkCluster
-from distdl_jupyter.clusters.spark.driver import SparkOptions
+from distdl_jupyter.clusters import cluster_configs, spark
+from distdl_jupyter.clusters.spark import SparkCluster, SparkOptions
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed
 from distdl_jupyter.core.events import State
 from distdl_jupyter.node import processes
@@ -109,7 +107,7 @@ def test_without_free_executors_a_job_waits_and_says_so_and_so_does_a_check(on_s
     reason = "waiting for 2 Spark executors with 1 core each"
     wait_for(lambda: waiting.view().phases and waiting.view().phases[-1].detail == reason, 120, "the reason")
     assert waiting.view().state is State.QUEUED
-    monkeypatch.setattr(cluster, "_CHECK_SECONDS", 20.0)
+    monkeypatch.setattr(spark, "_CHECK_SECONDS", 20.0)
     (row,) = SparkCluster().run_checks(SparkOptions(**on_spark.options))
     assert (row.level, row.code) == ("error", "spark-no-executor")
     assert row.message == "No Spark executor was free within 20 s: waiting for 1 Spark executor with 1 core."
@@ -168,7 +166,7 @@ def test_mpirun_refuses_several_executors_of_one_host(tmp_path, monkeypatch):
     ],
 )  # fmt: skip
 def test_errors_of_spark_are_explained_with_a_remedy(text, says):
-    sentence, remedy = driver._explain(text)
+    sentence, remedy = spark._explain(text)
     assert (sentence, bool(remedy)) == (says, True)
 
 

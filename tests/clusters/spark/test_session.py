@@ -13,9 +13,8 @@ import time
 import pytest
 
 from distdl_jupyter import attach, submit
-from distdl_jupyter.clusters.spark import driver
-from distdl_jupyter.clusters.spark.cluster import Stage
-from distdl_jupyter.clusters.spark.driver import SparkOptions, StageSpec
+from distdl_jupyter.clusters import spark
+from distdl_jupyter.clusters.spark import SparkOptions, Stage, StageSpec
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.events import State
 from tests.clusters.functions import waits
@@ -120,8 +119,8 @@ def test_old_calls_run_in_the_session_and_give_what_pysparks_own_gives(distdl_ho
 
 def test_session_that_was_stopped_is_told_with_the_remedy(monkeypatch):
     """The kernel continues, and its socket with it; no other session is started in its place."""
-    monkeypatch.setattr(driver, "_get_active_context", lambda: None)
-    stage = Stage(SparkOptions(session=driver._listen(), host="127.0.0.1"), StageSpec("job"))
+    monkeypatch.setattr(spark, "_get_active_context", lambda: None)
+    stage = Stage(SparkOptions(session=spark._listen(), host="127.0.0.1"), StageSpec("job"))
     with contextlib.closing(stage), pytest.raises(LaunchFailed) as caught:
         stage.await_tasks(lambda _reason: None, 10)
     assert caught.value.code == "spark-session-stopped"

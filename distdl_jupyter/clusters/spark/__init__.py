@@ -1,1 +1,0 @@
-"""Spark clusters. Only ``driver`` imports pyspark."""
