@@ -35,10 +35,16 @@ from distdl_jupyter.clusters.agents.agent import (
     ReachError,
 )
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
-from distdl_jupyter.clusters.agents.connection import AGENT_TIMEOUT, DEFAULT_DIRECTORY, Connection, end_all, start_all
+from distdl_jupyter.clusters.agents.connection import (
+    AGENT_TIMEOUT,
+    DEFAULT_DIRECTORY,
+    Connection,
+    Link,
+    end_all,
+    start_all,
+)
+from distdl_jupyter.clusters.agents.links import make_names_distinct
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
-from distdl_jupyter.clusters.agents.tcp_link import make_names_distinct
-from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural

@@ -1,9 +1,14 @@
 """Spark clusters: run an agent in each task of one barrier stage, and any backend on these agents.
 
-A separate process, or the kernel of the notebook with the session, runs the stage with one task for each node
-(``driver``). Each task connects back to the supervisor over TLS 1.3 with the job's secret (``agents.tcp_link``,
-``node.connect_back``), starts the same agent as ``ssh``, and forwards its input and output. The stage ends with the
-connection to the supervisor, and an agent with its task. Executors do not need this package.
+The stage has one task for each node. Each task connects back to the supervisor over TLS 1.3 with the job's secret
+(``agents.links``, ``node.connect_back``), starts the same agent as ``ssh``, and forwards its input and output. The stage
+ends with the connection to the supervisor, and an agent with its task. Executors do not need this package.
+
+The stage runs in a separate process (``python -m distdl_jupyter.clusters.spark``) with its own session, or with one on a
+Spark Connect server. The classic session of a notebook owns its executors, so its stage must run in the kernel, where a
+thread serves the same protocol on a socket that only this user can access. The supervisor sends one line of JSON that
+describes the stage, and receives lines of JSON with the reason for waiting or with an error. When it disconnects, the
+stage is canceled, and a session opened for it is stopped.
 """
 
 from __future__ import annotations
@@ -40,8 +45,8 @@ from distdl_jupyter.clusters.agents.agent import (
 )
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
 from distdl_jupyter.clusters.agents.connection import DEFAULT_DIRECTORY, end_all
+from distdl_jupyter.clusters.agents.links import AgentListener
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
-from distdl_jupyter.clusters.agents.tcp_link import AgentListener
 from distdl_jupyter.clusters.base import Context, NodeCheck, RunNotice
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
@@ -411,10 +416,6 @@ def main() -> None:
     os._exit(0)  # do not wait for threads
 
 
-if __name__ == "__main__":
-    main()
-
-
 #: Timeout in seconds for a check to open a session and start an executor. Spark may still be releasing the executors
 #: of another job.
 _CHECK_SECONDS = 50.0
@@ -525,7 +526,7 @@ class SparkCluster(AgentCluster):
 
 
 class Stage:
-    """One barrier stage, in the session of a separate process or of a notebook's kernel (``driver``)."""
+    """One barrier stage, in the session of a separate process or of a notebook's kernel."""
 
     def __init__(self, options: SparkOptions, stage: StageSpec) -> None:
         """Start the stage. Raises LaunchFailed."""
@@ -653,3 +654,7 @@ def _find_local_address(options: SparkOptions) -> str:
         message = f"This machine has no route to {host}: {error.strerror or error}."
         hint = "Correct the option 'master' or 'remote', or set the option 'host'."
         raise LaunchFailed(message, code="spark-no-route", hint=hint) from error
+
+
+if __name__ == "__main__":
+    main()

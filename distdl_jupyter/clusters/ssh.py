@@ -1,4 +1,7 @@
-"""SSH hosts as a cluster: ``ssh`` starts one agent on each host, and the agent starts and ends the ranks."""
+"""SSH hosts as a cluster: ``ssh`` starts one agent on each host, and the agent starts and ends the ranks.
+
+The hosts come from the cluster's options, a hostfile and the ssh configuration.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.clusters import environment, package
-from distdl_jupyter.clusters.agents import checkup, wire
+from distdl_jupyter.clusters.agents import checkup, connection
 from distdl_jupyter.clusters.agents.agent import (
     DIRECTORY_HELP,
     NETWORK_HELP,
@@ -319,7 +322,7 @@ _POLL_SECONDS, _ERRORS_SECONDS = 0.01, 0.2
 _REPORT_SECONDS = 0.5
 
 
-class SshLink(wire.Link):
+class SshLink(connection.Link):
     """A process such as ssh that is connected to the agent on a host; ``variables`` is its environment."""
 
     def __init__(self, name: str, argv: Sequence[str], variables: Mapping[str, str]) -> None:
@@ -344,18 +347,18 @@ class SshLink(wire.Link):
 
         async def collect_errors() -> None:
             with contextlib.suppress(OSError):
-                while content := await wire.read(self._stderr_fd):
+                while content := await connection.read(self._stderr_fd):
                     self.add_errors(content)
 
         self._errors = asyncio.create_task(collect_errors())
 
     async def read(self) -> bytes:
         """Return the next output of the process."""
-        return await wire.read(self._stdout_fd)
+        return await connection.read(self._stdout_fd)
 
     async def write(self, content: bytes) -> None:
         """Write to the standard input of the process."""
-        await wire.write(self._stdin_fd, content)
+        await connection.write(self._stdin_fd, content)
 
     def close_input(self) -> None:
         """Close the standard input of the process; idempotent."""
@@ -529,7 +532,7 @@ def explain(host: Host, ssh_config: str, python: str, output: str, code: int | N
         if match := re.search(pattern, output, re.IGNORECASE | re.MULTILINE):
             groups = ["", *((group or "").strip().rstrip(".") for group in match.groups())]
             return ReachError(host.name, kind, message.format(*groups, **values), remedy.format(*groups, **values))
-    last_line = f"{text}." if (text := wire.format_last_line(output)) else ""
+    last_line = f"{text}." if (text := connection.format_last_line(output)) else ""
     if code is None or code == _SSH_FAILED:
         message = f"ssh failed{last_line or ' without a message.'}"
         return ReachError(host.name, "ssh", message, f"Try the connection in a terminal: {ssh} true")

@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, preview_placement
+from distdl_jupyter.clusters.agents.links import AgentListener
 from distdl_jupyter.clusters.agents.staging import AgentNodes
-from distdl_jupyter.clusters.agents.tcp_link import AgentListener
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import channels, facts
 from distdl_jupyter.node.processes import StackDump

@@ -1,6 +1,8 @@
-"""The connection to the agent of one host: requests, answers, byte channels and heartbeats.
+"""The connection to the agent of one host: its link, requests, answers, byte channels and heartbeats.
 
-Any thread may send requests and data. The event loop of ``wire`` transfers frames and handles answers and events.
+One asyncio loop in its own thread serves the links to all hosts, so transfers continue while the supervisor's thread
+waits for Slurm or Azure. The loop never blocks on a host or on a reader of output. It transfers frames and handles
+answers and events; any thread may send requests and data.
 """
 
 from __future__ import annotations
@@ -13,17 +15,16 @@ import math
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta, defstruct
 
 from distdl_jupyter.clusters import package
-from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFailed, ReachError, query_all
-from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import channels
@@ -31,6 +32,126 @@ from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.processes import StackDump
 from distdl_jupyter.node.run_dir import RunFolder
 from distdl_jupyter.worker.rank_socket import NOTES, find_note, open_listener, read_uid, write_note
+
+#: The maximum number of bytes per read of an agent's output.
+_READ_BYTES = 256 * 1024
+#: The maximum number of bytes of error output to store; only its end is stored.
+MAX_ERROR_BYTES = 8192
+
+_loop: asyncio.AbstractEventLoop | None = None
+_start_lock = threading.Lock()
+_inherited_loops: list[asyncio.AbstractEventLoop | None] = []
+
+
+def get_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of all links of this process; the first call starts it."""
+    global _loop
+    with _start_lock:
+        if _loop is None:
+            _loop = asyncio.SelectorEventLoop()
+            threading.Thread(target=_loop.run_forever, name="links", daemon=True).start()
+        return _loop
+
+
+def _reset_loop() -> None:
+    """Reset the loop in a forked child, which does not inherit the thread; ``get_loop`` then starts a new one."""
+    global _loop, _start_lock
+    _inherited_loops.append(_loop)  # closing it would change its epoll set, which both processes share
+    _loop, _start_lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_reset_loop)
+
+
+async def read(fd: int) -> bytes:
+    """Return available bytes of a non-blocking descriptor, or b"" at its end. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await _wait_ready(fd, loop.add_reader, loop.remove_reader)
+        with contextlib.suppress(BlockingIOError):
+            return os.read(fd, _READ_BYTES)
+
+
+async def write(fd: int, content: bytes) -> None:
+    """Write all bytes to a non-blocking descriptor. Raises OSError."""
+    loop, view = asyncio.get_running_loop(), memoryview(content)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            await _wait_ready(fd, loop.add_writer, loop.remove_writer)
+
+
+async def _wait_ready(fd: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
+    """Wait until a descriptor is ready. It must not be closed meanwhile, because its number could be reused."""
+    ready = asyncio.Event()
+    add(fd, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        remove(fd)
+
+
+class Link(ABC):
+    """The byte streams of an agent, such as the pipes of a process. Coroutines run on ``get_loop``."""
+
+    #: Seconds between two heartbeats, and seconds of idle time after which the host is lost.
+    beat_seconds: ClassVar[float] = 1.0
+    max_idle_seconds: ClassVar[float] = 10.0
+
+    def __init__(self) -> None:
+        #: The end of the error output.
+        self.error_tail = b""
+        self._code: int | None = None
+
+    @property
+    def code(self) -> int | None:
+        """The agent's exit code (255: unknown), or None while it runs or if a batch system handles it."""
+        return self._code
+
+    async def open(self) -> None:
+        """Open the link; called once, before all other methods."""
+        return
+
+    @abstractmethod
+    async def read(self) -> bytes:
+        """Return the next output of the agent, or b"" at its end."""
+
+    @abstractmethod
+    async def write(self, content: bytes) -> None:
+        """Send all bytes. Raises OSError if the agent has disconnected."""
+
+    @abstractmethod
+    def close_input(self) -> None:
+        """Close the agent's input; idempotent."""
+
+    @abstractmethod
+    async def end(self, grace: float = 0.0) -> None:
+        """Wait for the agent to exit; kill it after ``grace`` seconds."""
+
+    @abstractmethod
+    async def explain_end(self, idle_seconds: float) -> str:
+        """Return the reason why the output ended, after ``idle_seconds`` without a byte."""
+
+    async def close(self) -> None:
+        """Close all streams."""
+        self.close_input()
+
+    def add_errors(self, content: bytes) -> None:
+        """Append error output."""
+        self.error_tail = (self.error_tail + content)[-MAX_ERROR_BYTES:]
+
+    @property
+    def last_line(self) -> str:
+        """The last line of error output after ": ", or "" if there is none."""
+        return format_last_line(self.error_tail.decode(errors="replace"))
+
+
+def format_last_line(output: str) -> str:
+    """Return the last line of an output after ": ", or "" if the output is empty."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return f": {lines[-1][:300].rstrip('.')}" if lines else ""
+
 
 #: Timeout in seconds for an agent's handshake: 10 s for ssh, the rest for starting Python from a slow disk.
 _HANDSHAKE_SECONDS = 25.0
@@ -105,7 +226,7 @@ class Connection(AgentConnection):
             if self.lost:
                 return False
             self._unsent_bytes += len(content)
-            wire.get_loop().call_soon_threadsafe(self._send_queue.put_nowait, content)
+            get_loop().call_soon_threadsafe(self._send_queue.put_nowait, content)
         return True
 
     def open_stream(self) -> tuple[int, Inbox]:
@@ -146,7 +267,7 @@ class Connection(AgentConnection):
     def start(self) -> None:
         """Start to transfer frames."""
         self._is_started = True
-        asyncio.run_coroutine_threadsafe(self._run(), wire.get_loop())
+        asyncio.run_coroutine_threadsafe(self._run(), get_loop())
 
     def await_handshake(self, explain: Callable[[str, int | None], ReachError]) -> None:
         """Wait for the agent's handshake, and send the package if the host lacks it. Raises ReachError.
@@ -160,7 +281,7 @@ class Connection(AgentConnection):
                 has_sent_package = True
             if self.lost or time.monotonic() > deadline:
                 self.close()
-                content = self._reader.preamble[-wire.MAX_ERROR_BYTES :] + b"\n" + self._link.error_tail
+                content = self._reader.preamble[-MAX_ERROR_BYTES:] + b"\n" + self._link.error_tail
                 output = content.decode(errors="replace").strip()
                 raise explain(output or ("" if self.lost else "Connection timed out"), self._link.code)
 
@@ -169,7 +290,7 @@ class Connection(AgentConnection):
         self._close_at = min(self._close_at, time.monotonic() + _CLOSE_SECONDS)
         if not self._is_started:
             self.start()
-        wire.get_loop().call_soon_threadsafe(self._send_queue.put_nowait, None)
+        get_loop().call_soon_threadsafe(self._send_queue.put_nowait, None)
         self._ended.wait()
 
     # event loop -------------------------------------------------------------------------------
@@ -325,12 +446,12 @@ class RankRelay:
             except OSError as error:
                 on_failure(error)
 
-        answer.add_done_callback(lambda _: asyncio.run_coroutine_threadsafe(create_socket(), wire.get_loop()))
+        answer.add_done_callback(lambda _: asyncio.run_coroutine_threadsafe(create_socket(), get_loop()))
 
     def close(self) -> None:
         """Stop listening and remove the folder; relayed connections end with the connections to the agents."""
         for server in self._servers:
-            wire.get_loop().call_soon_threadsafe(server.close)
+            get_loop().call_soon_threadsafe(server.close)
         self._run.close()
 
 
@@ -363,7 +484,7 @@ async def _relay(connection: Connection, rank: int, reader: asyncio.StreamReader
 
     channel = connection.open_channel(send, lambda held: can_send.clear() if held else can_send.set())
     connected = connection.begin("connect", rank=rank, channel=channel)
-    connected.add_done_callback(lambda reply: reply.exception() and wire.get_loop().call_soon_threadsafe(writer.close))
+    connected.add_done_callback(lambda reply: reply.exception() and get_loop().call_soon_threadsafe(writer.close))
     with contextlib.suppress(OSError, DistDLError):  # the kernel was killed, or the host is lost
         while content := await reader.read(_READ_SIZE):
             await asyncio.to_thread(connection.write, channel, content)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from distdl_jupyter.clusters.agents.agent import AgentNode, Host
 from distdl_jupyter.clusters.agents.connection import Connection
-from distdl_jupyter.clusters.agents.folder_link import FolderLink, Tail
+from distdl_jupyter.clusters.agents.links import FolderLink, Tail
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.base import Context, Exit, OutageNotifier, RunNotice, Stream
 from distdl_jupyter.clusters.slurm import commands, script

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from distdl_jupyter.clusters import ssh
-from distdl_jupyter.clusters.agents import wire
+from distdl_jupyter.clusters.agents import connection
 from distdl_jupyter.clusters.agents.agent import HostFailed
 from distdl_jupyter.clusters.ssh import SshOptions
 from distdl_jupyter.clusters.ssh import reach as reach_by_ssh
@@ -70,7 +70,7 @@ def test_the_package_is_unpacked_once(reach, tmp_path):
 @pytest.fixture
 def short_silence(monkeypatch):
     """A host is lost after few seconds of silence, of which a test waits for all."""
-    monkeypatch.setattr(wire.Link, "max_idle_seconds", 4.0)
+    monkeypatch.setattr(connection.Link, "max_idle_seconds", 4.0)
 
 
 @pytest.mark.full
@@ -79,7 +79,7 @@ def test_who_reads_slowly_loses_nothing_and_keeps_nothing_waiting(reach, short_s
     end = start(link, f"import os\nos.write(1, b'begins')\nfor _ in range({size} // 65536): os.write(1, bytes(65536))")
     wait_for(lambda: end.unread > 8 * 1024 * 1024, 60, "that much waits")
     began = time.monotonic()
-    while time.monotonic() - began < 1.5 * wire.Link.max_idle_seconds:
+    while time.monotonic() - began < 1.5 * connection.Link.max_idle_seconds:
         assert end.unread < 24 * 1024 * 1024
         time.sleep(0.2)
     assert link.lost == ""

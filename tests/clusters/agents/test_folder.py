@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from distdl_jupyter.clusters.agents import folder_link
+from distdl_jupyter.clusters.agents import links
 from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.agents.connection import Connection, end_all
-from distdl_jupyter.clusters.agents.folder_link import FolderLink
+from distdl_jupyter.clusters.agents.links import FolderLink
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import channels, folder
 from tests.conftest import wait_for
@@ -78,7 +78,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_link, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(links, "GRACE_SECONDS", 0.3)
     found = Node(tmp_path)
     yield found
     found.close()
@@ -183,7 +183,7 @@ def test_sigterm_reaches_ranks_whose_ends_are_told_before_the_agent_leaves(node,
 
 
 def test_an_agent_that_reads_nothing_is_told_by_its_file(node, monkeypatch):
-    monkeypatch.setattr(folder_link, "_TAKEOVER_SECONDS", 0.5)
+    monkeypatch.setattr(links, "_TAKEOVER_SECONDS", 0.5)
     node.inbox.write_bytes(channels.encode_message("fingerprint", request=1, path="/"))
     with pytest.raises(LaunchFailed, match=r"does not read its messages from .*node-0\.in"):
         node.connect(takeover=True)

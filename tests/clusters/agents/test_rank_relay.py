@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.clusters.agents import connection as agent_connection
-from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.connection import RankRelay
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.worker.rank_socket import open_listener
@@ -75,9 +74,9 @@ def test_a_connection_is_carried_to_the_rank_until_it_hangs_up(offered):
         wait_for(lambda: agent.sent)
         assert agent.asked == [("connect", {"rank": 3, "channel": 1})]
         assert agent.sent == [(1, b"hello")]
-        wire.get_loop().call_soon_threadsafe(agent.sinks[0], b"and back")
+        connection.get_loop().call_soon_threadsafe(agent.sinks[0], b"and back")
         assert connection.recv(100) == b"and back"
-        wire.get_loop().call_soon_threadsafe(agent.sinks[0], b"")
+        connection.get_loop().call_soon_threadsafe(agent.sinks[0], b"")
         assert connection.recv(100) == b""
 
 

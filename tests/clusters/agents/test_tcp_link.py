@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from distdl_jupyter.clusters.agents import tcp_link
-from distdl_jupyter.clusters.agents.tcp_link import AgentListener
+from distdl_jupyter.clusters.agents import links
+from distdl_jupyter.clusters.agents.links import AgentListener
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
@@ -82,7 +82,7 @@ def test_all_nodes_of_a_large_job_connect_at_the_same_time(port):
 
 
 def test_a_connection_without_a_handshake_or_a_line_is_closed_after_some_seconds(port, monkeypatch):
-    monkeypatch.setattr(tcp_link, "_HELLO_SECONDS", 0.5)
+    monkeypatch.setattr(links, "_HELLO_SECONDS", 0.5)
     with (
         socket.create_connection((port.connect_info["host"], port.connect_info["port"])) as plain,
         connect(port) as stream,

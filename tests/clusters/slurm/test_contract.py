@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.clusters.agents import folder_link
+from distdl_jupyter.clusters.agents import links
 from distdl_jupyter.clusters.slurm import job
 from distdl_jupyter.testing import ClusterContract
 from tests.contracts import DataContract, QueueContract
@@ -16,7 +16,7 @@ def soon(monkeypatch):
     """Ask Slurm often, and wait less for files of nodes that share this machine's disk."""
     monkeypatch.setattr(job, "_POLL_SECONDS", 0.3)
     monkeypatch.setattr(job, "_FAST_POLL_SECONDS", 0.1)
-    monkeypatch.setattr(folder_link, "GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(links, "GRACE_SECONDS", 1.0)
 
 
 @pytest.mark.readme("Slurm")
