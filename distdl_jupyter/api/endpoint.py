@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
-from distdl_jupyter.clusters.status import StatusCache
+from distdl_jupyter.clusters.cluster_configs import StatusCache
 from distdl_jupyter.jobs.job_list import JobIndex
 from distdl_jupyter.views.wire import PageRequest
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.cli.command import Reply, add_command, add_group
 from distdl_jupyter.clusters import cluster_configs, handle
 from distdl_jupyter.clusters.base import Provisioner
-from distdl_jupyter.clusters.status import probe_all
+from distdl_jupyter.clusters.cluster_configs import probe_all
 from distdl_jupyter.core import humanize, registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.options import describe_unknown

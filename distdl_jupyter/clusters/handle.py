@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from distdl_jupyter.clusters import cluster_configs, status
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.base import CheckLevel, Cluster, Machines, NodeCheck, NodeInfo, OptionValue, Provisioner
-from distdl_jupyter.clusters.cluster_configs import ClusterConfig
-from distdl_jupyter.clusters.status import ClusterStatus
+from distdl_jupyter.clusters.cluster_configs import ClusterConfig, ClusterStatus
 from distdl_jupyter.core import events, humanize, registry
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError, InvalidSpec, explain_interrupt
 from distdl_jupyter.core.events import ENDED
@@ -93,7 +92,7 @@ class ClusterHandle(humanize.Display):
 
     def nodes(self) -> NodeTable:
         """Return the current state of its machines, including machines that do not respond. Raises DistDLError."""
-        cluster, options = status.load_plugin(self.target)
+        cluster, options = cluster_configs.load_plugin(self.target)
         with explain_interrupt(lambda: f"Interrupted while listing the nodes of {self.name}. Nothing was changed."):
             return NodeTable(cluster.list_nodes(options))
 
@@ -102,9 +101,9 @@ class ClusterHandle(humanize.Display):
 
         With ``distributed_backend``, also check its requirements. Raises InvalidSpec for an unknown backend.
         """
-        needs = status.get_needs(distributed_backend) if distributed_backend else None
+        needs = cluster_configs.get_needs(distributed_backend) if distributed_backend else None
         with explain_interrupt(lambda: f"Interrupted while checking {self.name}. Nothing was changed."):
-            return CheckTable(status.check(self.target, needs))
+            return CheckTable(cluster_configs.check(self.target, needs))
 
     def change(self, **options: Any) -> ClusterHandle:
         """Change options of the cluster; None resets an option to its default. Raises InvalidSpec, ClusterNotFound."""
@@ -125,7 +124,7 @@ class ClusterHandle(humanize.Display):
 
     def machines(self) -> Machines | None:
         """Return the machines as a whole, or None if they are not created by this package. Raises DistDLError."""
-        cluster, options = status.load_plugin(self.target)
+        cluster, options = cluster_configs.load_plugin(self.target)
         return cluster.get_machines(options) if isinstance(cluster, Provisioner) else None
 
     def create(self, *, wait: bool = False, **compute: Any) -> ClusterHandle:
@@ -158,7 +157,7 @@ class ClusterHandle(humanize.Display):
         return self
 
     def _load_provisioner(self) -> tuple[Provisioner, Any]:
-        cluster, options = status.load_plugin(self.target)
+        cluster, options = cluster_configs.load_plugin(self.target)
         if not isinstance(cluster, Provisioner):
             text = f"Clusters of type {cluster.title or cluster.name} do not support creating or deleting machines."
             raise ClusterRefused(text, code="cluster-machines-fixed")
@@ -169,7 +168,7 @@ class ClusterHandle(humanize.Display):
         cluster_configs.remove(self.name, list_active_jobs(self.name))
 
     def _parts(self) -> list[str | humanize.Rows]:
-        return [build_cluster_rows(status.probe_all([self.target], STATUS_SECONDS))]
+        return [build_cluster_rows(cluster_configs.probe_all([self.target], STATUS_SECONDS))]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ClusterHandle) and other.name == self.name
@@ -199,7 +198,7 @@ class ClusterList(humanize.Display, Sequence[ClusterHandle]):
     def look(self, seconds: float = STATUS_SECONDS) -> list[ClusterStatus]:
         """Return the current state of all clusters within ``seconds`` seconds."""
         with explain_interrupt(lambda: "Interrupted while querying the status of the clusters."):
-            return status.probe_all(self._targets, seconds)
+            return cluster_configs.probe_all(self._targets, seconds)
 
     def _parts(self) -> list[str | humanize.Rows]:
         return [build_cluster_rows(self.look())]

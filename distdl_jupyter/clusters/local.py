@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters import queueing
+from distdl_jupyter.clusters import base
 from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run, RunNotice
 from distdl_jupyter.core import machine
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
@@ -27,7 +27,7 @@ from distdl_jupyter.node.devices import cores
 from distdl_jupyter.node.ports import Ports
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.stagers import NodeData
+    from distdl_jupyter.clusters.agents.staging import NodeData
     from distdl_jupyter.data.staging import JobStaging
 
 
@@ -117,7 +117,7 @@ class LocalCluster(Cluster):
     ) -> QueueView | None:
         """Acquire GPUs, cores and memory for all processes, or return the position in the queue."""
         devices = machine.list_gpus() if spec.use_gpu is not False else ()
-        need = queueing.compute_need(spec, spec.process_count, [gpu.uuid for gpu in devices])
+        need = base.compute_need(spec, spec.process_count, [gpu.uuid for gpu in devices])
         if not need and not blocked and self._slot is None:
             return None
         if self._slot is None:
@@ -131,7 +131,7 @@ class LocalCluster(Cluster):
             numbers = {gpu.uuid: gpu.number for gpu in devices}
             self._gpu_numbers = [numbers[uuid] for uuid in self._slot.gpus] if need.gpus else None
             return None
-        view = queueing.build_view(position, need, {gpu.uuid: str(gpu.number) for gpu in devices}, spec.priority)
+        view = base.build_view(position, need, {gpu.uuid: str(gpu.number) for gpu in devices}, spec.priority)
         if not blocked and not position.problem and not getattr(options, "wait", True):
             self.release()
             text = f"wait=False is set, but the job is {view.why}."
@@ -152,7 +152,7 @@ class LocalCluster(Cluster):
         if (limit := machine.check_rank_count(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
             text, field = f"{limit.message}.", "process_count_per_node"
             raise InvalidSpec(text, code="too-many-local-processes", field=field, hint=limit.remedy)
-        queueing.refuse_excess(spec, spec.process_count, gpu_count, devices.cores(), devices.read_memory_limit())
+        base.refuse_excess(spec, spec.process_count, gpu_count, devices.cores(), devices.read_memory_limit())
         is_emulated, host_name = spec.node_count > 1, socket.gethostname()
         shell: tuple[str, ...] = ()
         if is_emulated:
@@ -195,7 +195,7 @@ class LocalCluster(Cluster):
 
 def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, context: Context) -> dict[int, NodeData]:
     """Run a stager for each node, including emulated ones; return the paths of the data by node."""
-    from distdl_jupyter.clusters import stagers
+    from distdl_jupyter.clusters.agents.staging import LocalStager, NodeStager, run_stagers
 
     hosts = {slot.node: slot.host for slot in placement.ranks}
     prefixes = ("AWS_", "GOOGLE_", "PIP_", "UV_")  # settings of object stores and package indexes
@@ -203,10 +203,10 @@ def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, conte
     variables = {name: value for name, value in inherited if name.startswith(prefixes) or not is_secret(name, value)}
     variables["DISTDL_JOB_ID"] = spec.id
 
-    def start(node: int) -> stagers.NodeStager:
+    def start(node: int) -> NodeStager:
         try:
-            return stagers.LocalStager(node, hosts[node], spec.python or sys.executable, variables)
+            return LocalStager(node, hosts[node], spec.python or sys.executable, variables)
         except OSError as error:
             raise machine.make_launch_error("Cannot start the program that copies the data", error) from error
 
-    return stagers.run(start, sorted(hosts), staging, context.report)
+    return run_stagers(start, sorted(hosts), staging, context.report)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents.agent import (
     DIRECTORY_HELP,
@@ -234,7 +234,7 @@ def _create_actor(ray: Any, strategy: Any, bundle: dict[str, float]) -> Any:
 
 def _start_agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connection]:
     """Start an agent in each actor and return the connections. Raises LaunchFailed, ReachError."""
-    stdin = package.build_first_input("{python}", options.directory or DEFAULT_DIRECTORY, [AGENT_TIMEOUT])
+    stdin = environment.build_first_input("{python}", options.directory or DEFAULT_DIRECTORY, [AGENT_TIMEOUT])
     try:
         addresses = ray.get(
             [actor.begin.remote(stdin, _EXCLUDED_VARIABLES) for actor in actors], timeout=_ACTOR_SECONDS

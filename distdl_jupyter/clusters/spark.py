@@ -1,10 +1,10 @@
 """Spark clusters: run an agent in each task of one barrier stage, and any backend on these agents.
 
 The stage has one task for each node. Each task connects back to the supervisor over TLS 1.3 with the job's secret
-(``agents.links``, ``node.connect_back``), starts the same agent as ``ssh``, and forwards its input and output. The stage
-ends with the connection to the supervisor, and an agent with its task. Executors do not need this package.
+(``agents.links``, ``node.connect_back``), starts the same agent as ``ssh``, and forwards its input and output. The
+stage ends with the connection to the supervisor, and an agent with its task. Executors do not need this package.
 
-The stage runs in a separate process (``python -m distdl_jupyter.clusters.spark``) with its own session, or with one on a
+The stage runs in a separate process (``python -m distdl_jupyter.clusters.spark``) with its own session or one on a
 Spark Connect server. The classic session of a notebook owns its executors, so its stage must run in the kernel, where a
 thread serves the same protocol on a socket that only this user can access. The supervisor sends one line of JSON that
 describes the stage, and receives lines of JSON with the reason for waiting or with an error. When it disconnects, the

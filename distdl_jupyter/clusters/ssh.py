@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.clusters import environment, package
+from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.agents import checkup, connection
 from distdl_jupyter.clusters.agents.agent import (
     DIRECTORY_HELP,
@@ -399,7 +399,7 @@ def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
     ``python`` is the interpreter to use if the options set none.
     """
     path = options.python or python or sys.executable
-    stdin = package.build_first_input(path, options.directory or DEFAULT_DIRECTORY, [str(options.patience_seconds)])
+    stdin = environment.build_first_input(path, options.directory or DEFAULT_DIRECTORY, [str(options.patience_seconds)])
     argv = build_agent_command(host, os.path.expanduser(options.ssh_config) if options.ssh_config else "")  # noqa: PTH111
     try:
         link = SshLink(host.name, argv, environment.select_for_ssh())
@@ -512,7 +512,7 @@ _START_COMMAND = (
 
 
 def build_agent_command(host: Host, ssh_config: str = "") -> list[str]:
-    """Return the command that starts an agent on ``host``; its input is ``package.build_first_input``, then frames."""
+    """Return the command that starts an agent on ``host``. Its input is ``build_first_input``, then frames."""
     settings = [argument for name, value in _SETTINGS.items() for argument in ("-o", f"{name}={value}")]
     return ["ssh", "-T", *(["-F", ssh_config] if ssh_config else []), *settings, "--", host.target, _START_COMMAND]
 

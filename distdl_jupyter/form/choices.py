@@ -17,11 +17,10 @@ from typing import NamedTuple
 
 from distdl_jupyter import azure
 from distdl_jupyter.azure import prices
-from distdl_jupyter.clusters import cluster_configs, status
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.base import Cluster, Provisioner
-from distdl_jupyter.clusters.cluster_configs import ClusterConfig
+from distdl_jupyter.clusters.cluster_configs import CachedStatus, ClusterConfig
 from distdl_jupyter.clusters.handle import merge_hosts
-from distdl_jupyter.clusters.status import CachedStatus
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import money
@@ -107,7 +106,7 @@ def _describe_cluster(config: cluster_configs.ClusterConfig) -> ClusterChoice:
     system = _SYSTEMS.get(sys.platform, "") if is_local and not config.named else ""
     choice = ClusterChoice(config.name, system=system, local=is_local, named=config.named)
     try:
-        plugin, options = status.load_plugin(config)
+        plugin, options = cluster_configs.load_plugin(config)
         return dataclasses.replace(
             choice,
             title=plugin.title if not system else "",
@@ -179,7 +178,9 @@ def poll_cluster(compute_target: str, backend: str, timeout: float, *, fresh: bo
     config, plugin = find_cluster(compute_target)
     if config is not None and plugin is not None and plugin.is_remote:
         with contextlib.suppress(DistDLError):
-            return status.FORM_CACHE.get_cached(config, status.get_needs(backend), timeout, fresh=fresh)
+            return cluster_configs.FORM_CACHE.get_cached(
+                config, cluster_configs.get_needs(backend), timeout, fresh=fresh
+            )
     return None
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from distdl_jupyter.clusters.base import CheckLevel
-from distdl_jupyter.clusters.status import CachedStatus
+from distdl_jupyter.clusters.cluster_configs import CachedStatus
 from distdl_jupyter.core.options import MAX_RESTARTS
 from distdl_jupyter.core.spec import Captured
 from distdl_jupyter.preflight import Advice

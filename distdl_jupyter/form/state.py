@@ -18,7 +18,7 @@ from msgspec import structs
 from distdl_jupyter import azure, preflight
 from distdl_jupyter.capture import CapturedCode
 from distdl_jupyter.clusters.base import Cluster
-from distdl_jupyter.clusters.status import CachedStatus
+from distdl_jupyter.clusters.cluster_configs import CachedStatus
 from distdl_jupyter.core import data, machine
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.humanize import listing, plural

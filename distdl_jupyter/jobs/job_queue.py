@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.clusters import cluster_configs, queueing
+from distdl_jupyter.clusters import base, cluster_configs
 from distdl_jupyter.core import humanize, machine, registry
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError
 from distdl_jupyter.core.events import State
@@ -145,14 +145,14 @@ def get_machine_use(entries: list[QueueEntry] | None = None) -> MachineUse:
     entries = slots.read_entries() if entries is None else entries
     labels = {gpu.uuid: str(gpu.number) for gpu in machine.list_gpus()}
     active_entries = [entry for entry in entries if entry.has_resources]
-    total = queueing.get_totals(len(labels))
+    total = base.get_totals(len(labels))
     used_gpus = {gpu for entry in active_entries for gpu in entry.gpus}
     free = {
         name: max(0.0, limit - sum(entry.request.amounts.get(name, 0) for entry in active_entries))
         for name, limit in total.items()
     }
     free["gpus"] = float(sum(gpu not in used_gpus for gpu in labels))
-    holding = tuple(queueing.make_holding(entry, labels) for entry in active_entries)
+    holding = tuple(base.make_holding(entry, labels) for entry in active_entries)
     return MachineUse(holding=holding, total=total, free=free, waiting=len(entries) - len(active_entries))
 
 
@@ -186,8 +186,8 @@ def _list_waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
     for position in slots.schedule(slot_entries, slots.measure_limits()):
         entry = entries[position.key]
         row = rows.pop(entry.job, None) if entry.is_own else None
-        holders = queueing.name_holders(position, entries)
-        cause = format_reason(queueing.get_needs(entry.request), position.missing or (ORDER,), holders)
+        holders = base.name_holders(position, entries)
+        cause = format_reason(base.get_needs(entry.request), position.missing or (ORDER,), holders)
         yield WaitingJob(
             position=position.position,
             id=entry.job,

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.base import NodeInfo
-from distdl_jupyter.clusters.cluster_configs import ClusterConfig
-from distdl_jupyter.clusters.status import ClusterStatus, StatusCache
+from distdl_jupyter.clusters.cluster_configs import ClusterConfig, ClusterStatus, StatusCache
 from distdl_jupyter.core import humanize
 from distdl_jupyter.jobs import job_queue
 from distdl_jupyter.jobs.job_list import LIST_READ_SECONDS, JobIndex

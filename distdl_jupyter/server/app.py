@@ -75,7 +75,7 @@ class DistDLApp(ExtensionApp):
     def context(self) -> ServerContext:
         """The services of this server for endpoints."""
         from distdl_jupyter.api.endpoint import ServerContext
-        from distdl_jupyter.clusters.status import StatusCache
+        from distdl_jupyter.clusters.cluster_configs import StatusCache
         from distdl_jupyter.jobs.job_list import JobIndex
 
         assert self.serverapp is not None

@@ -6,24 +6,24 @@ import sys
 import zipfile
 from pathlib import Path
 
-from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters import environment
 
 
 def test_the_same_sources_give_the_same_bytes():
-    assert package.build_package.__wrapped__() == package.build_package()
-    assert len(package.build_package().digest) == 16
+    assert environment.build_package.__wrapped__() == environment.build_package()
+    assert len(environment.build_package().digest) == 16
 
 
 def test_all_sources_travel_and_nothing_that_is_built():
-    names = zipfile.ZipFile(io.BytesIO(package.build_package().content)).namelist()
+    names = zipfile.ZipFile(io.BytesIO(environment.build_package().content)).namelist()
     assert "distdl_jupyter/worker/rank.py" in names
     assert "distdl_jupyter/jobs/client.py" in names
     assert {Path(name).suffix for name in names} == {".py"}
-    assert len(package.build_package().content) < 1_600_000
+    assert len(environment.build_package().content) < 1_600_000
 
 
 def test_what_runs_there_can_be_imported_where_nothing_is_installed(tmp_path):
-    zipfile.ZipFile(io.BytesIO(package.build_package().content)).extractall(tmp_path)
+    zipfile.ZipFile(io.BytesIO(environment.build_package().content)).extractall(tmp_path)
     code = (
         "import importlib, pathlib, sys\n"
         f"root = pathlib.Path({str(tmp_path)!r}, 'distdl_jupyter')\n"

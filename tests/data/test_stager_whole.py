@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters import environment
 from distdl_jupyter.data.stager import StagedSource, plan_layout
 from distdl_jupyter.node import data_cache
 from distdl_jupyter.node.data_cache import StagingFailed
@@ -156,7 +156,7 @@ def test_a_path_is_used_in_its_place_when_it_is_the_same_folder(stage, tmp_path)
 
 
 def test_what_is_copied_to_other_hosts_holds_all_of_it_and_needs_nothing_else(stage, container, tmp_path):
-    zipfile.ZipFile(io.BytesIO(package.build_package().content)).extractall(tmp_path / "copy")
+    zipfile.ZipFile(io.BytesIO(environment.build_package().content)).extractall(tmp_path / "copy")
     code = "import sys, distdl_jupyter.data.stager as m; print(m.__file__, *sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code], cwd=tmp_path / "copy", env={"PATH": os.environ["PATH"]}, text=True,

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from distdl_jupyter.clusters import cluster_configs
-from distdl_jupyter.clusters.status import StatusCache
+from distdl_jupyter.clusters.cluster_configs import StatusCache
 from distdl_jupyter.form import choices
 from tests import plugin
 from tests.conftest import wait_for

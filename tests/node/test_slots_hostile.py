@@ -18,7 +18,7 @@ import zlib
 
 import pytest
 
-from distdl_jupyter.clusters import queueing
+from distdl_jupyter.clusters import base
 from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, create_id
@@ -250,7 +250,7 @@ def test_a_file_with_the_id_of_a_waiting_job_answers_for_nobody(attacker, slot, 
         assert turn is not None
         assert turn.missing == ("gpus",)
         time.sleep(0.05)
-    view = queueing.build_view(turn, need, {}, 0)
+    view = base.build_view(turn, need, {}, 0)
     assert "20260101-000000-holder"[-5:] in view.why
     holder.release()
     assert takes(mine, need) == (GPUS[1],)
@@ -477,7 +477,7 @@ def test_events_of_a_waiting_job_are_few_and_small(attacker, slot, folder, distd
     attacker(lambda: plant(folder, fake))
     mine = slot("mine")
     turn = mine.acquire(ResourceRequest(1, GPUS[:1], {"cores": 1.0}))
-    view = queueing.build_view(turn, ResourceRequest(1, GPUS[:1], {"cores": 1.0}), {}, 0)
+    view = base.build_view(turn, ResourceRequest(1, GPUS[:1], {"cores": 1.0}), {}, 0)
     store = JobStore()
     spec = JobSpec(id=create_id(), name="mine", created=time.time())
     made = store.prepare(spec.id)
@@ -538,7 +538,7 @@ def test_no_content_of_a_file_is_an_error_or_keeps_others_from_starting(attacker
     shown = repr(queue)
     assert queue._repr_html_()
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
-    json.dumps(dataclasses.asdict(queueing.build_view(third.acquire(gpus(3)), gpus(3), {}, 0)), allow_nan=False)
+    json.dumps(dataclasses.asdict(base.build_view(third.acquire(gpus(3)), gpus(3), {}, 0)), allow_nan=False)
 
 
 # turns ------------------------------------------------------------------------------------------

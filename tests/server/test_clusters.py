@@ -4,7 +4,7 @@ import platform
 import socket
 import threading
 
-from distdl_jupyter.clusters import status
+from distdl_jupyter.clusters import cluster_configs
 from tests import plugin
 from tests.conftest import wait_for
 from tests.server.running import serve
@@ -109,7 +109,7 @@ def test_a_cluster_is_checked_anew_with_a_remedy_for_what_is_wrong(server, rack)
 
 
 def test_a_silent_cluster_keeps_no_request_waiting_and_is_asked_by_one_thread_only(root, rack, monkeypatch):
-    monkeypatch.setattr(status, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(cluster_configs, "FIRST_SECONDS", 0.1)
     with serve(root, traits={"cluster_seconds": 3.0}) as server:
         server.post("/clusters", {"name": "slow", "kind": "rack", "options": {"machines": 2, "silent_seconds": 6.0}})
         first = server.get("/clusters/slow")

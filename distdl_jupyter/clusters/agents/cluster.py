@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from distdl_jupyter.clusters import queueing, stagers
+from distdl_jupyter.clusters import base
 from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.agents.agent import AgentNode, ReachError
@@ -86,7 +86,7 @@ class AgentCluster(Cluster):
             placement = self._build_placement(spec, ports, checkup, context)
             self._stage(job, context)
             if context.staging is not None:
-                stagers.stage_on_hosts(spec, self._nodes, job.options.directory or DEFAULT_DIRECTORY, context)
+                staging.stage_on_hosts(spec, self._nodes, job.options.directory or DEFAULT_DIRECTORY, context)
         except BaseException:
             self._release_nodes()
             raise
@@ -103,7 +103,7 @@ class AgentCluster(Cluster):
         for host, facts in result.facts.items():
             memory = (facts.get("memory") or {}).get("total")
             limits_ = (facts.get("cores"), memory) if self.has_slots else (None, None)
-            queueing.refuse_excess(spec, spec.process_count_per_node, len(facts.get("gpus") or ()), *limits_, host)
+            base.refuse_excess(spec, spec.process_count_per_node, len(facts.get("gpus") or ()), *limits_, host)
         for check in result.checks:
             if check.level == "warning" and check.what != DATA_PACKAGE:  # stagers report it if data is read
                 context.note(RunNotice("warning", _format_check(check), check.code or "host-check"))
@@ -178,7 +178,7 @@ def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Ch
     for connection in sorted(connections, key=lambda item: (str(facts[item.host].get("host") or ""), item.host)):
         host, gpus = connection.host, facts[connection.host].get("gpus") or ()
         labels = {str(gpu["uuid"]): str(gpu["number"]) for gpu in gpus}
-        need = queueing.compute_need(spec, spec.process_count_per_node, list(labels))
+        need = base.compute_need(spec, spec.process_count_per_node, list(labels))
         fields: dict[str, Any] = {"job": spec.id, "name": spec.name, "need": [need.gpus, need.candidates, need.amounts]}
         while need:
             priority = context.get_priority()
@@ -188,7 +188,7 @@ def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Ch
                     facts[host] = {**facts[host], "gpus": [gpu for gpu in gpus if gpu["uuid"] in answer["held"]]}
                 break
             position = msgspec.convert(answer["position"], QueuePosition)
-            context.note_position(queueing.build_view(position, need, labels, priority, host, limits=answer["limits"]))
+            context.note_position(base.build_view(position, need, labels, priority, host, limits=answer["limits"]))
             time.sleep(_POLL_SECONDS)
     return dataclasses.replace(checkup, facts=facts)
 

@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta, defstruct
 
-from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFailed, ReachError, query_all
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
@@ -276,8 +276,8 @@ class Connection(AgentConnection):
         """
         deadline, has_sent_package = time.monotonic() + _HANDSHAKE_SECONDS, False
         while not self.handshake_done.wait(0.05):
-            if not has_sent_package and package.build_request_marker() in self._reader.preamble:
-                self._send(package.build_package().content)
+            if not has_sent_package and environment.build_request_marker() in self._reader.preamble:
+                self._send(environment.build_package().content)
                 has_sent_package = True
             if self.lost or time.monotonic() > deadline:
                 self.close()

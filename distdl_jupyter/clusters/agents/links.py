@@ -1,4 +1,4 @@
-"""Links to agents that communicate through files (``node.folder``) or connect to the supervisor (``node.connect_back``).
+"""Links to agents that communicate through files (``node.folder``) or connect back (``node.connect_back``).
 
 A connection to the supervisor's listener is unproven until its client has sent the job's secret; the number of such
 connections and their lifetime are limited.
@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.agents import connection
 from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.agents.connection import AGENT_TIMEOUT, Connection, Link, start_all
@@ -328,7 +328,7 @@ class AgentListener:
 
     def connect(self, directory: str) -> list[Connection]:
         """Start an agent on each node; return the connections ordered by host name. Raises ReachError."""
-        program = package.build_first_input("", directory, [AGENT_TIMEOUT]).partition(b"\n")[2]
+        program = environment.build_first_input("", directory, [AGENT_TIMEOUT]).partition(b"\n")[2]
         agents = sorted(self.agents.values(), key=lambda agent: (agent.hostname, agent.number))
         for name, agent in zip(make_names_distinct([agent.hostname for agent in agents]), agents, strict=True):
             agent.name = name

@@ -16,9 +16,14 @@ from typing import Any
 
 from distdl_jupyter.azure import VmSize, identity, load_catalogue, prices
 from distdl_jupyter.azure.prices import Price
-from distdl_jupyter.clusters.azureml import bootstrap, client, job, run
-from distdl_jupyter.clusters.azureml.client import Workspace, open_computes, translate_azure_errors
-from distdl_jupyter.clusters.azureml.job import GENERATED_IMAGE, AzureMLOptions
+from distdl_jupyter.clusters.azureml import bootstrap, client, run
+from distdl_jupyter.clusters.azureml.client import (
+    GENERATED_IMAGE,
+    AzureMLOptions,
+    Workspace,
+    open_computes,
+    translate_azure_errors,
+)
 from distdl_jupyter.clusters.base import (
     Cluster,
     Context,
@@ -183,7 +188,7 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def preview(self, spec: JobSpec, options: AzureMLOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Azure ML names the nodes when the job starts."""
-        job.check_spec(spec)
+        client.check_spec(spec)
         gpus, per_node = _count_gpus(options) if spec.use_gpu is not False else 0, spec.process_count_per_node
         if spec.use_gpu and options.vm_size and gpus < per_node:
             message = f"use_gpu needs {per_node} GPUs on each node, but {options.vm_size} has {gpus}."
@@ -194,7 +199,7 @@ class AzureMLCluster(Cluster, Provisioner):
             node, local_rank = divmod(rank, per_node)
             slots.append(RankSlot(rank, node, f"node-{node}", local_rank, local_rank % gpus if gpus else None))
         return Placement(
-            tuple(slots), job.SET_BY_AZURE, (), job.SET_BY_AZURE, bootstrap.CORES_PLACEHOLDER, job.SET_BY_AZURE
+            tuple(slots), client.SET_BY_AZURE, (), client.SET_BY_AZURE, bootstrap.CORES_PLACEHOLDER, client.SET_BY_AZURE
         )
 
     def place(self, spec: JobSpec, ports: int, options: AzureMLOptions, context: Context) -> Placement:
@@ -207,9 +212,11 @@ class AzureMLCluster(Cluster, Provisioner):
         context.report("stage", "connecting to the Azure ML workspace")
         with translate_azure_errors(options):
             Workspace.from_options(options).get()
-        addresses = (job.SET_BY_AZURE,)
+        addresses = (client.SET_BY_AZURE,)
         placement = assign_ports(
-            self.preview(spec, options), context.rank_ports, lambda _slot, count: (job.SET_BY_AZURE, addresses * count)
+            self.preview(spec, options),
+            context.rank_ports,
+            lambda _slot, count: (client.SET_BY_AZURE, addresses * count),
         )
         return dataclasses.replace(placement, ports=addresses * ports)
 
@@ -221,14 +228,14 @@ class AzureMLCluster(Cluster, Provisioner):
             raise LaunchFailed(message, code="azureml-service", hint=hint)
         options = AzureMLOptions(**spec.cluster_options)
         workspace = Workspace.from_options(options)
-        code = job.write_code(spec, placement, plan, context)
+        code = client.write_code(spec, placement, plan, context)
         uploaded = size(sum(path.stat().st_size for path in code.rglob("*") if path.is_file()))
         context.report("start", f"submitting to Azure ML, {uploaded} of code")
         try:
             studio_url = _submit(spec, options, plan, workspace, code)
         finally:
-            job.remove_code(context.folder)
-        text = f"Azure ML runs the job as {job.build_run_name(spec.id)}: {studio_url}"
+            client.remove_code(context.folder)
+        text = f"Azure ML runs the job as {client.build_run_name(spec.id)}: {studio_url}"
         context.note(RunNotice("info", text, "azureml"))
         if any(source.mode == "mount" for source in spec.data):
             text = (
@@ -250,7 +257,7 @@ class AzureMLCluster(Cluster, Provisioner):
             workspace = Workspace(**handle["workspace"])
         else:
             workspace = Workspace.from_options(AzureMLOptions(**JobStore().find(job_id).read_spec().cluster_options))
-        name = job.build_run_name(job_id)
+        name = client.build_run_name(job_id)
         if not workspace.cancel(name):
             return []
         deadline = time.monotonic() + _SWEEP_SECONDS
@@ -357,14 +364,14 @@ def _submit(spec: JobSpec, options: AzureMLOptions, plan: Plan, workspace: Works
         # Without git, azure-ai-ml cannot add the remote URL and branch of the current folder to the job's record, which
         # all users of the workspace can read.
         with client.open_ml_client(workspace, GIT_DIR=os.devnull) as ml, contextlib.redirect_stderr(io.StringIO()):
-            image = job.build_environment(options, workspace, spec, code.with_name("image"))
-            submitted = job.build_command(spec, options, code, image, plan.distribution)
+            image = client.build_environment(options, workspace, spec, code.with_name("image"))
+            submitted = client.build_command(spec, options, code, image, plan.distribution)
             return str(ml.jobs.create_or_update(submitted).studio_url or "")
     except DistDLError as error:
         raise client.make_rejection(error) if isinstance(error, AzureRefused) else error from None
     except Exception as error:  # noqa: BLE001  azure-ai-ml raises many types without a common base class
         try:  # the job may have been accepted although the response was lost
-            services = workspace.get_job(job.build_run_name(spec.id)).get("services") or {}
+            services = workspace.get_job(client.build_run_name(spec.id)).get("services") or {}
         except DistDLError:
             raise client.make_rejection(error) from None
         return str((services.get("Studio") or {}).get("endpoint") or "")

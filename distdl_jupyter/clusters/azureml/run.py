@@ -22,7 +22,7 @@ from typing import Any
 
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.clusters.agents import staging
-from distdl_jupyter.clusters.azureml import bootstrap, job
+from distdl_jupyter.clusters.azureml import bootstrap, client
 from distdl_jupyter.clusters.azureml.client import ENDED_STATES, Workspace, find_remedy
 from distdl_jupyter.clusters.base import Context, Exit, OutageNotifier, Run, RunNotice, Start, Stream
 from distdl_jupyter.core import files
@@ -80,7 +80,7 @@ class AzureMLRun(Run):
         self, spec: JobSpec, workspace: Workspace, context: Context, read_offsets: _Offsets | None = None
     ) -> None:
         self._workspace = workspace
-        self._name = job.build_run_name(spec.id)
+        self._name = client.build_run_name(spec.id)
         self._folder = context.folder
         self._rank_count = spec.process_count
         self._outage = OutageNotifier(_OUTAGE_SECONDS)
@@ -235,7 +235,7 @@ class AzureMLRun(Run):
         self._wake.set()
         self._thread.join(10.0)
         self._logs.close()
-        job.remove_code(self._folder)
+        client.remove_code(self._folder)
 
 
 @dataclass(slots=True)

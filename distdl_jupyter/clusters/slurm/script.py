@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from distdl_jupyter import permissions
-from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.agents.agent import NETWORK_HELP
 from distdl_jupyter.clusters.base import Context, RunNotice
@@ -137,7 +137,7 @@ class JobDirectory:
             permissions.make_private(self.run)
             if self.is_copied:
                 self._copy(folder)
-            zipfile.ZipFile(io.BytesIO(package.build_package().content)).extractall(self.run / "lib")
+            zipfile.ZipFile(io.BytesIO(environment.build_package().content)).extractall(self.run / "lib")
             agent_files = [name for node in range(spec.node_count) for name in agents.get_file_names(node)]
             for name in (self.output.name, agents.FAILED_FILE, agents.WARNED_FILE, *agent_files):
                 owned.write(self.run / name, b"")

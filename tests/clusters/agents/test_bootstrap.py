@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-from distdl_jupyter.clusters import package, ssh
-from distdl_jupyter.clusters.package import build_package
+from distdl_jupyter.clusters import environment, ssh
+from distdl_jupyter.clusters.environment import build_package
 from tests.clusters.agents.links import GPU1, log_in
 
 
 def begin(base):
     """Let the program run with its package and no request; return how it ended."""
-    return log_in(package.build_first_input(sys.executable, str(base), []) + build_package().content)
+    return log_in(environment.build_first_input(sys.executable, str(base), []) + build_package().content)
 
 
 def trouble(base):

@@ -6,8 +6,8 @@ import pytest
 
 from distdl_jupyter.azure import settings
 from distdl_jupyter.clusters.azureml import cluster
+from distdl_jupyter.clusters.azureml.client import AzureMLOptions
 from distdl_jupyter.clusters.azureml.cluster import AzureMLCluster, ComputeSpec
-from distdl_jupyter.clusters.azureml.job import AzureMLOptions
 from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, InvalidSpec, NotSignedIn
 from tests.standin.computes import SUBSCRIPTION, Computes
 from tests.standin.prices import Prices

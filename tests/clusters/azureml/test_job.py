@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.clusters.azureml import job, run
-from distdl_jupyter.clusters.azureml.client import Workspace
-from distdl_jupyter.clusters.azureml.job import AzureMLOptions
+from distdl_jupyter.clusters.azureml import client, run
+from distdl_jupyter.clusters.azureml.client import AzureMLOptions, Workspace
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DataUnavailable, InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
@@ -41,27 +40,27 @@ def spec(**more):
 )
 def test_a_job_that_azure_ml_does_not_support_is_refused(options, field):
     with pytest.raises(InvalidSpec) as refused:
-        job.check_spec(spec(**options))
+        client.check_spec(spec(**options))
     assert (refused.value.field, bool(refused.value.hint)) == (field, True)
 
 
 def test_the_image_is_generated_once_and_named_afterwards(ml, tmp_path):
-    made = job.build_environment(AzureMLOptions(), workspace(ml), spec(), tmp_path)
-    assert made.name == job.IMAGE_NAME
+    made = client.build_environment(AzureMLOptions(), workspace(ml), spec(), tmp_path)
+    assert made.name == client.IMAGE_NAME
     assert "horovod==0.28.1" in Path(made.path, "Dockerfile").read_text()
     ml.environments[made.name, made.version] = {"id": "x", "name": made.version, "properties": {}}
-    assert job.build_environment(AzureMLOptions(), workspace(ml), spec(), tmp_path) == f"{made.name}:{made.version}"
+    assert client.build_environment(AzureMLOptions(), workspace(ml), spec(), tmp_path) == f"{made.name}:{made.version}"
 
 
 def test_the_packages_of_a_job_are_part_of_its_image(ml, tmp_path):
     asked = spec(pip_packages=("six==1.17.0",), conda_packages=("ffmpeg=7",), requirements="rich\n")
-    made = job.build_environment(AzureMLOptions(), workspace(ml), asked, tmp_path / "image")
+    made = client.build_environment(AzureMLOptions(), workspace(ml), asked, tmp_path / "image")
     files = {path.name: path.read_text() for path in Path(made.path).iterdir()}
     lines = [line for line in files.pop("Dockerfile").splitlines() if "/tmp/" in line]
     assert files == {"packages.txt": "six==1.17.0\n", "conda.txt": "ffmpeg=7\n", "requirements.txt": "rich\n"}
     assert {line.split()[1] for line in lines if line.startswith("COPY")} == files.keys()
     assert sum("pip install" in line for line in lines) == 2
-    plain = job.build_environment(AzureMLOptions(), workspace(ml), spec(), tmp_path / "plain")
+    plain = client.build_environment(AzureMLOptions(), workspace(ml), spec(), tmp_path / "plain")
     assert made.version != plain.version
 
 
@@ -69,7 +68,7 @@ def test_the_packages_of_a_job_are_part_of_its_image(ml, tmp_path):
     "given", ["mine:3", "azureml:mine@latest", "azureml://registries/azureml/environments/a/versions/1"]
 )
 def test_an_environment_that_is_there_is_named(ml, tmp_path, given):
-    assert job.build_environment(AzureMLOptions(environment=given), workspace(ml), spec(), tmp_path) == given
+    assert client.build_environment(AzureMLOptions(environment=given), workspace(ml), spec(), tmp_path) == given
 
 
 def test_what_the_generated_image_lacks_is_said_before_a_job_starts(ml):

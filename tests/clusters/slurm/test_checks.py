@@ -8,8 +8,8 @@ import pytest
 from distdl_jupyter.clusters.agents.staging import StagedJob
 from distdl_jupyter.clusters.base import Context, Exit
 from distdl_jupyter.clusters.slurm import cluster, commands, script
+from distdl_jupyter.clusters.slurm.cluster import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed
-from distdl_jupyter.clusters.slurm.job import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.script import SlurmOptions
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.spec import JobSpec

@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter.clusters.agents import links
-from distdl_jupyter.clusters.slurm import job
+from distdl_jupyter.clusters.slurm import cluster
 from distdl_jupyter.testing import ClusterContract
 from tests.contracts import DataContract, QueueContract
 from tests.slurm import needs_slurm
@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.full, needs_slurm, pytest.mark.timeout(300), pytest.ma
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Ask Slurm often, and wait less for files of nodes that share this machine's disk."""
-    monkeypatch.setattr(job, "_POLL_SECONDS", 0.3)
-    monkeypatch.setattr(job, "_FAST_POLL_SECONDS", 0.1)
+    monkeypatch.setattr(cluster, "_QUERY_SECONDS", 0.3)
+    monkeypatch.setattr(cluster, "_FAST_QUERY_SECONDS", 0.1)
     monkeypatch.setattr(links, "GRACE_SECONDS", 1.0)
 
 

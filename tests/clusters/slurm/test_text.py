@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from distdl_jupyter.clusters.slurm import commands, job, script
+from distdl_jupyter.clusters.slurm import cluster, commands, script
 from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec
@@ -194,7 +194,7 @@ def test_a_machine_that_is_in_no_cluster_says_what_to_do(monkeypatch, tmp_path):
     ],
 )
 def test_kill_for_memory_is_read_in_what_slurm_prints(output, is_out_of_memory, tmp_path):
-    slurm = job.SlurmJob(script.JobDirectory(JobFolder(tmp_path), ""), "12")
+    slurm = cluster.SlurmJob(script.JobDirectory(JobFolder(tmp_path), ""), "12")
     slurm.on_output(output)
     assert slurm.is_out_of_memory is is_out_of_memory
 
@@ -208,7 +208,11 @@ def test_own_jobs_are_listed_by_slurm_s_order(tmp_path, monkeypatch):
     executable(tmp_path / "squeue", f"cat <<'EOF'\n{chr(10).join(lines)}\nEOF")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     jobs = commands.list_queue()
-    assert [(job.id, job.runs, job.gpus) for job in jobs] == [("3", True, 0), ("8_3", False, 8), ("7", False, 0)]
+    assert [(job.id, job.runs, job.gpus) for job in jobs] == [
+        ("3", True, 0),
+        ("8_3", False, 8),
+        ("7", False, 0),
+    ]
     assert (jobs[1].why, jobs[2].name) == (
         "waiting for other tasks of its array (JobArrayTaskLimit)", "mine|with a bar")  # fmt: skip
     rows = ClusterQueue(name="Slurm", jobs=tuple(jobs)).make_rows()

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from distdl_jupyter.clusters import package, ssh
+from distdl_jupyter.clusters import environment, ssh
 from distdl_jupyter.clusters.agents.agent import Host, ReachError
 from distdl_jupyter.clusters.ssh import SshOptions, reach
 from tests.clusters.agents.links import GPU1, log_in
@@ -52,8 +52,8 @@ def test_a_path_below_the_home_is_found_there(tmp_path):
 
 
 def test_an_old_python_is_told_its_age(monkeypatch):
-    monkeypatch.setattr(package, "MIN_PYTHON", (9, 1))
-    done = log_in(package.build_first_input(sys.executable, "~", []))
+    monkeypatch.setattr(environment, "MIN_PYTHON", (9, 1))
+    done = log_in(environment.build_first_input(sys.executable, "~", []))
     trouble = ssh.explain(GPU1, "", "/usr/bin/python3", done.stderr.decode(), done.returncode)
     assert trouble.kind == "old-python"
     assert "/usr/bin/python3 is older than" in trouble.reason
