@@ -179,7 +179,7 @@ class LocalCluster(Cluster):
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then all ranks or the launcher that starts them."""
         from distdl_jupyter.clusters.agents import run
-        from distdl_jupyter.clusters.local_node import LocalNodes
+        from distdl_jupyter.clusters.agents.agent import LocalNodes
 
         return run.start(placement, plan, context, LocalNodes(spec, context, self._ports, self._slot, self._staged))
 

@@ -55,7 +55,7 @@ REQUIRED_MODULES = (
     "distdl_jupyter.supervisor.__main__",
     "distdl_jupyter.clusters.local",
     "distdl_jupyter.clusters.agents.run",
-    "distdl_jupyter.clusters.local_node",
+    "distdl_jupyter.clusters.agents.agent",
     "distdl_jupyter.views.job_table",
     "distdl_jupyter.worker.rank",
     "distdl_jupyter.worker.failure",

@@ -3,8 +3,8 @@
 A host shares the folder if it sees a file there that this machine has just written. Any other host receives a folder
 with the payload, the modules next to the notebook, and the script. The files of ranks are copied back at the end.
 
-Data and packages are brought to the nodes by the program ``data.stager``, which runs on each node after the folders were
-copied; this module exchanges messages between the stagers and the job's staging. A host that has the same data folder at
+The program ``data.stager`` brings data and packages to the nodes: it runs on each node after the folders were copied,
+and this module exchanges messages between the stagers and the job's staging. A host that has the same data folder at
 the same path uses it directly. Other hosts get a copy, cached by the sizes and times of its files, so that the next job
 with the same data copies nothing.
 """
