@@ -3,7 +3,7 @@
 A file or folder is not used if it belongs to another user or if others can write to it. The user's private group (named
 after the user, with no other members) may write to it, because many systems create every folder with that group.
 
-Standard library only, because ``node``, ``worker`` and the first program on a host (``clusters.package``) use it.
+Standard library only, because ``node``, ``worker`` and the first program on a host (``clusters.environment``) use it.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from distdl_jupyter.magic import load
 from distdl_jupyter.server.app import DistDLApp
 from distdl_jupyter.server.handler import HINTS, STATUS_CODES, to_api_error
 from distdl_jupyter.supervisor import postmortem
-from distdl_jupyter.worker import hints as rules
+from distdl_jupyter.worker import failure as worker_failure
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "distdl_jupyter"
@@ -376,10 +376,10 @@ def _message(entry: codes.Entry) -> str:
 
 def hints() -> Iterator[codes.Entry]:
     """Yield the hint of each rule for a rank's exception."""
-    for code, _pattern, text in rules.TEXT_RULES:
+    for code, _pattern, text in worker_failure.TEXT_RULES:
         yield codes.Entry(code, text, "", _RANKS, 0, explicit=True)
-    from_text = {code for code, _pattern, _text in rules.TEXT_RULES}
-    for code, rule in rules.RULES:
+    from_text = {code for code, _pattern, _text in worker_failure.TEXT_RULES}
+    for code, rule in worker_failure.RULES:
         if code in from_text:
             continue
         tree = ast.parse(inspect.getsource(rule))

@@ -30,7 +30,7 @@ from distdl_jupyter.capture.notebook import CodeLocation, read_code_text
 from distdl_jupyter.capture.references import READ_OPS, WRITE_OPS, find_reads, iter_instructions
 from distdl_jupyter.core.errors import UndefinedName
 from distdl_jupyter.core.source import get_dotted_name, parse, try_parse
-from distdl_jupyter.worker.sources import deep_recursion
+from distdl_jupyter.worker.frames import deep_recursion
 
 #: Names that Python sets in every module and class body.
 _PYTHON_NAMES = {

@@ -16,7 +16,7 @@ from distdl_jupyter.capture.references import is_sent_by_value
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.source import CodeText
 from distdl_jupyter.core.spec import Captured
-from distdl_jupyter.worker.hooks import tensors
+from distdl_jupyter.worker.hooks import frameworks
 from distdl_jupyter.worker.secret_patterns import looks_secret
 
 
@@ -121,9 +121,9 @@ def _describe_value(value: Any) -> str:
         return f"{name}, {humanize.size(len(value))}"
     if isinstance(value, list | tuple | set | frozenset | dict):
         return f"{name}, {humanize.plural(len(value), 'item')}"
-    if (count := tensors.count_parameters(value)) is not None:
+    if (count := frameworks.count_parameters(value)) is not None:
         return f"{name}, {humanize.plural(count, 'parameter')}"
-    shape = tensors.get_shape(value)
+    shape = frameworks.get_shape(value)
     if shape is None:
         return name
     dims = f" {humanize.TIMES} ".join(str(length) for length in shape) if shape else "scalar"

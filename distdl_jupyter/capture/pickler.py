@@ -27,7 +27,7 @@ import cloudpickle
 from distdl_jupyter.capture.references import IPYTHON_PREFIXES, find_imports, find_module, find_reloaded, iter_parts
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import get_dotted_name
-from distdl_jupyter.worker.hooks import tensors
+from distdl_jupyter.worker.hooks import frameworks
 
 #: Supported since Python 3.8; a newer protocol would exclude older workers.
 PICKLE_PROTOCOL = 5
@@ -89,7 +89,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self._plain_types.add(type(obj))
         counterpart = _make_counterpart(obj)
         if counterpart is not None:
-            self.has_gpu_tensor = self.has_gpu_tensor or tensors.is_on_gpu(obj)
+            self.has_gpu_tensor = self.has_gpu_tensor or frameworks.is_on_gpu(obj)
             return counterpart
         if isinstance(obj, types.FunctionType | type | _LRU_CACHE) and (path := find_reloaded(obj)) is not None:
             self._report.modules.add(path[0])
@@ -149,11 +149,11 @@ def _make_counterpart(obj: Any) -> tuple[Any, ...] | None:
     if isinstance(obj, _LRU_CACHE) and obj.__module__ == "__main__":
         cache = _Call(functools.partial(functools.lru_cache, **obj.cache_parameters()))
         return operator.call, (cache, obj.__wrapped__)
-    return (_TO_OWN_GPU, (tensors.copy_to_cpu(obj),)) if tensors.is_on_gpu(obj) else None
+    return (_TO_OWN_GPU, (frameworks.copy_to_cpu(obj),)) if frameworks.is_on_gpu(obj) else None
 
 
 #: A copy outside any module, so that ranks can run it without this package.
-_TO_OWN_GPU = types.FunctionType(tensors.to_own_gpu.__code__, {"__name__": "__main__", "__builtins__": builtins})
+_TO_OWN_GPU = types.FunctionType(frameworks.to_own_gpu.__code__, {"__name__": "__main__", "__builtins__": builtins})
 
 
 # used submodules ----------------------------------------------------------------------------------------

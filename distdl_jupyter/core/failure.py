@@ -72,7 +72,7 @@ class RankView:
     result_time: float | None = None
     #: Why the value of a rank that completed is missing, or "" if it is not.
     problem: str = ""
-    #: Its last collective operations when its code ended (worker.stacks.collect_operations).
+    #: Its last collective operations when its code ended (worker.streams.collect_operations).
     collectives: dict[str, Any] | None = None
 
     @property

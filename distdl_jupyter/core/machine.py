@@ -184,7 +184,7 @@ def check_rank_count(ranks: int, cores: int, *, oversubscribe: bool = False, slo
 def find_shortages(ranks: int, available: Mapping[str, int | None]) -> Iterator[Shortage]:
     """Yield the resources that are too scarce for this number of ranks.
 
-    ``available`` is the result of ``node.headroom.read_remaining()``.
+    ``available`` is the result of ``node.devices.read_remaining()``.
     """
     subject = f"{plural(ranks, 'process')} {'needs' if ranks == 1 else 'need'}"
     for name, resource, need, remedy in (

@@ -6,7 +6,7 @@ A job's folder has a snapshot as ``stacks/<number>.json``::
      "sources": {file: {line: text}}, "collectives": {"0": {...}}, "ended": {"3": "finished"}}
 
 ``text`` is the output of ``faulthandler``, ``silent`` the seconds since the rank was active, ``about`` the rank's
-description of itself (``worker.stacks``), ``sources`` the lines of the user's files at that time, ``collectives`` the
+description of itself (``worker.streams``), ``sources`` the lines of the user's files at that time, ``collectives`` the
 last collective operations of each rank and ``ended`` the state of ranks that had ended (``core.collectives``).
 
 A rank that fails labels the frames of its traceback itself (``worker.failure``). A stuck rank cannot do so, so its

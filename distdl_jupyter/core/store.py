@@ -44,7 +44,7 @@ from distdl_jupyter import permissions
 from distdl_jupyter.core import files, machine
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.spec import UNKNOWN, JobEnvironment, JobSpec
-from distdl_jupyter.worker import owned, pictures
+from distdl_jupyter.worker import owned, report
 
 #: Prefix of a hidden folder that is being created.
 _NEW_PREFIX = ".new-"
@@ -183,9 +183,9 @@ class JobFolder:
         """
         for form in ("png", "jpeg"):
             with contextlib.suppress(OSError), owned.open_own(self.get_picture_path(number, form)) as file:
-                data = file.read(pictures.MAX_BYTES + 1)
-                picture_format = pictures.detect_format(data)
-                if picture_format is not None and picture_format.name == form and len(data) <= pictures.MAX_BYTES:
+                data = file.read(report.MAX_IMAGE_BYTES + 1)
+                picture_format = report.detect_format(data)
+                if picture_format is not None and picture_format.name == form and len(data) <= report.MAX_IMAGE_BYTES:
                     return data, form
         return None
 

@@ -8,7 +8,7 @@ process and the watchdog were killed at the same time. This module does not know
 
 Processes are read from ``/proc`` on Linux, and with psutil elsewhere.
 
-The stacks of a rank's threads are read from its file ``rank-N.stacks`` (see ``worker.stacks``): the first line
+The stacks of a rank's threads are read from its file ``rank-N.stacks`` (see ``worker.streams``): the first line
 identifies the process and the request signal, and the responses follow. A signal without a handler would kill a
 process, so it is sent only if the process is provably still that rank and catches the signal.
 """

@@ -11,7 +11,7 @@ from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.preflight import advice, files, machines
 from distdl_jupyter.preflight.advice import Advice, PastJob, Request, RuleInput
-from distdl_jupyter.worker.sources import deep_recursion
+from distdl_jupyter.worker.frames import deep_recursion
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure import VmSize

@@ -30,7 +30,7 @@ from distdl_jupyter.core.resources import ResourceHistory, encode_sample
 from distdl_jupyter.core.spec import GitState
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor.reports import PictureReport, Report, StepsReport, WeightsReport
-from distdl_jupyter.worker import pictures
+from distdl_jupyter.worker import report as worker_report
 
 if TYPE_CHECKING:
     from distdl_jupyter.supervisor.recorder import EventRecorder
@@ -103,7 +103,7 @@ class PictureStore(ReportStore):
             data = binascii.a2b_base64("".join(self._parts.pop(rank)))
         except ValueError:
             return
-        form = pictures.detect_format(data) if len(data) <= pictures.MAX_BYTES else None
+        form = worker_report.detect_format(data) if len(data) <= worker_report.MAX_IMAGE_BYTES else None
         if form is None or (number := self._store(data, form.name)) is None:
             return
         size = {"form": form.name, "width": form.width, "height": form.height}
@@ -117,8 +117,8 @@ class PictureStore(ReportStore):
         key = hashlib.sha256(data).digest()
         if key not in self._numbers:
             number = self._next
-            if number > pictures.MAX_IMAGES:
-                self._log_once(f"The job has shown {count(pictures.MAX_IMAGES)} images; later ones are omitted.")
+            if number > worker_report.MAX_IMAGES:
+                self._log_once(f"The job has shown {count(worker_report.MAX_IMAGES)} images; later ones are omitted.")
                 return None
             file = self._recorder.folder.get_picture_path(number, form)
             try:

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Meta
 
 from distdl_jupyter.core.events import Event
-from distdl_jupyter.worker.pictures import MAX_BYTES
+from distdl_jupyter.worker.report import MAX_IMAGE_BYTES
 from distdl_jupyter.worker.step_times import HEAD_SIZE
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _MAX_FLOAT = sys.float_info.max
 #: Limits: length of a chain of errors; characters of the last collective operations, and of a picture in base64.
 _MAX_CAUSE_DEPTH = 6
 _MAX_COLLECTIVES_CHARS = 200_000
-_PictureOffset = Annotated[int, Meta(ge=0, lt=4 * MAX_BYTES // 3 + 5)]
+_PictureOffset = Annotated[int, Meta(ge=0, lt=4 * MAX_IMAGE_BYTES // 3 + 5)]
 
 # Limits of one report, because a program could report gigabytes.
 Name = Annotated[str, Meta(max_length=500)]

@@ -25,8 +25,8 @@ from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node import processes
 from distdl_jupyter.warm import preload
 from distdl_jupyter.warm.start import FILLER, FILLER_ARGUMENT, FILLER_VARIABLE, receive, send
-from distdl_jupyter.worker import shutdown
-from distdl_jupyter.worker.hooks import tensors
+from distdl_jupyter.worker import rank
+from distdl_jupyter.worker.hooks import frameworks
 
 #: The flags of the command lines that can be forked: ``python -P -m MODULE ARGUMENTS``.
 _MODULE_FLAGS = ("-P", "-m")
@@ -152,7 +152,7 @@ class Forker:
         if reason := self.find_difference(environment):
             return reason
         # An injected library needs a normal process exit, which forked processes skip.
-        if any(environment.get(name) for name in shutdown.INJECTED_VARS):
+        if any(environment.get(name) for name in rank.INJECTED_VARS):
             return "a library is injected into it (LD_PRELOAD)"
         # The system still counts a thread briefly after it was joined.
         deadline = time.monotonic() + _JOIN_SECONDS
@@ -175,7 +175,7 @@ class Forker:
         _reset_state(arguments)
         count = count_library_threads(environment) or 1
         if count > 1:
-            tensors.set_threads(count)
+            frameworks.set_threads(count)
         blas_count = environment.get("OPENBLAS_NUM_THREADS", str(count))
         if _BLAS_USERS & sys.modules.keys() and blas_count.isdigit() and int(blas_count) > 1:
             from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
@@ -262,7 +262,7 @@ def _reset_state(arguments: Sequence[str]) -> None:
     sys.orig_argv[:] = list(arguments)
     sys.argv[:] = [""]
     importlib.invalidate_caches()
-    tensors.reseed()
+    frameworks.reseed()
     # Python reseeds ``random`` in every forked process.
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         current = process.current_process()
@@ -287,7 +287,7 @@ def _run_to_end(program: Callable[[], Any]) -> NoReturn:
                 sys.stderr.write(f"{error.code}\n")
         except BaseException:  # noqa: BLE001 - print it as Python prints an uncaught one
             traceback.print_exc()
-        shutdown.exit_process(code)
+        rank.exit_process(code)
     finally:
         os._exit(code)
 
@@ -297,7 +297,7 @@ def count_library_threads(environment: Mapping[str, str]) -> int | None:
 
     0 means that no numerical library is loaded. A library that is loaded later reads the environment itself.
     """
-    if not tensors.has_threads() and not _BLAS_USERS & sys.modules.keys():
+    if not frameworks.has_threads() and not _BLAS_USERS & sys.modules.keys():
         return 0
     count = environment.get("OMP_NUM_THREADS", "")
     return int(count) if re.fullmatch("[1-9][0-9]*", count) and "MKL_NUM_THREADS" not in environment else None

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distdl_jupyter import permissions
-from distdl_jupyter.worker import installed, owned, pictures
+from distdl_jupyter.worker import installed, owned, report
+from distdl_jupyter.worker.frames import CellSources, deep_recursion
 from distdl_jupyter.worker.hooks.imports import HookFinder
-from distdl_jupyter.worker.sources import CellSources, deep_recursion
 
 FORMAT = 1
 
@@ -173,7 +173,7 @@ def _run(folder: Path, payload: Payload, sources: CellSources) -> Any:
         return None
     main = create_main()
     # As in a notebook, display is a built-in name, so functions and imported modules can also use it.
-    builtins.display = pictures.display  # type: ignore[attr-defined]
+    builtins.display = report.display  # type: ignore[attr-defined]
     values = load(folder, payload, main.__dict__)
     if payload.kind == "function":
         return values["function"](*values["args"], **{**values["kwargs"], **payload.parameters})

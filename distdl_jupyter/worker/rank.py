@@ -1,19 +1,28 @@
-"""Runs one rank: adopts its streams, reports its start, runs the job's code, reports the result, and disconnects."""
+"""Runs one rank: adopts its streams, reports its start, runs the job's code, reports the result, and exits.
+
+Threads and children that keep the process alive are reported. The exit skips the destruction of modules.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import faulthandler
 import functools
+import gc
+import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
-from distdl_jupyter.worker import channel, installed, payload, pictures, report, shutdown, stacks, streams, values
+from distdl_jupyter.worker import channel, installed, payload, report, streams, values
+from distdl_jupyter.worker.frames import CellSources
 from distdl_jupyter.worker.hooks import (
-    autolog,
     distributed,
     frameworks,
     gpu_memory,
@@ -25,14 +34,80 @@ from distdl_jupyter.worker.hooks import (
 )
 from distdl_jupyter.worker.hooks.imports import HookFinder, install
 from distdl_jupyter.worker.identity import Identity, add_rendezvous_secret, identify
-from distdl_jupyter.worker.sources import CellSources
+
+#: Seconds until the user is notified of threads and child processes that keep the rank alive.
+_NOTICE_SECONDS = 3.0
+#: Environment variables that inject profilers and other tools into a process.
+INJECTED_VARS = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
+#: Maximum number of threads and processes named in the notice.
+_MAX_NAMES = 4
+_BUFFERED_TYPES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+
+
+def announce_survivors(ending: str) -> None:
+    """Notify the user if threads or child processes keep this process alive. ``ending`` describes how its code ended.
+
+    Python waits for non-daemon threads and ``multiprocessing`` processes, including executors.
+    """
+
+    def announce() -> None:
+        main, multiprocessing = threading.main_thread(), sys.modules.get("multiprocessing")
+        children = multiprocessing.active_children() if multiprocessing else []
+        names = [f"thread {thread.name!r}" for thread in threading.enumerate() if not thread.daemon and thread != main]
+        names += [f"child process {child.name!r}" for child in children if not child.daemon]
+        if names:
+            suffix = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+            verb = "keeps" if len(names) == 1 else "keep"
+            text = f"{ending}, but {', '.join(names[:_MAX_NAMES])}{suffix} {verb} the process alive."
+            remedy = "Stop what the code has started before it returns, or start it with daemon=True."
+            availability = "The value is saved and remains available when the job is canceled."
+            channel.notify("warning", f"{text} {remedy} {availability}", "kept-alive")
+
+    timer = threading.Timer(_NOTICE_SECONDS, announce)
+    timer.daemon = True
+    timer.start()
+
+
+def exit_process(code: int) -> NoReturn:
+    """Exit with ``code`` like Python, but do not destroy all imported modules and C++ statics first.
+
+    With torch this takes most of a second and can crash after all work is done. If a tool such as a profiler was
+    injected into the process, Python exits normally, because the tool may depend on the destruction.
+    """
+    if any(os.environ.get(name) for name in INJECTED_VARS):
+        sys.exit(code)
+    for step in (threading._shutdown, atexit._run_exitfuncs, _drop_user_objects, _flush_files):  # type: ignore[attr-defined]  # noqa: SLF001
+        with contextlib.suppress(Exception):
+            step()
+    os._exit(code)
+
+
+def _drop_user_objects() -> None:
+    """Remove modules that are not in installed packages, so that their objects are destroyed as in a normal exit."""
+    installed = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name == "__main__" or (isinstance(file, str) and not file.startswith(installed)):
+            del sys.modules[name]
+    del module
+    gc.collect()
+
+
+def _flush_files() -> None:
+    """Flush all open files, including those of C code."""
+    for file in gc.get_objects():
+        if type(file) in _BUFFERED_TYPES and not file.closed:
+            with contextlib.suppress(Exception):
+                file.flush()
+    ctypes.CDLL(None).fflush(None)
+
 
 #: Exit code of an interrupted program, as in shells.
 INTERRUPTED_EXIT_CODE = 130
 #: Exit code of a rank that was started incorrectly (EX_USAGE).
 MISUSED_EXIT_CODE = 64
 #: The modules with hooks for the frameworks that training code imports.
-_HOOKS = (payload, gpu_memory, distributed, steps, profile, keras, trainers, autolog, pictures, parallel)
+_HOOKS = (payload, gpu_memory, distributed, steps, profile, keras, trainers, report, parallel)
 
 
 def main() -> int:
@@ -44,7 +119,7 @@ def main() -> int:
         return MISUSED_EXIT_CODE
     streams.adopt(identity.pipes, identity.rank)
     faulthandler.enable()
-    stacks.install_handler(identity)
+    streams.install_stacks_handler(identity)
     profile.profiler.accept_requests(identity)
     # Shells start background programs with SIGINT ignored; a canceled job must still stop.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -112,7 +187,7 @@ def _run(identity: Identity, sources: CellSources) -> int:
     reported: dict[str, Any] = {}
     with contextlib.suppress(Exception):
         # The last collective operations show what the other ranks are waiting for.
-        if identity.world_size > 1 and (operations := stacks.collect_operations(identity.folder / "code")):
+        if identity.world_size > 1 and (operations := streams.collect_operations(identity.folder / "code")):
             reported["collectives"] = operations
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
@@ -124,7 +199,7 @@ def _run(identity: Identity, sources: CellSources) -> int:
             channel.notify("warning", problem, "result")
         channel.send("result", ok=True, repr=values.to_text(value), bytes=size, error=None, problem=problem, **reported)
         distributed.leave()
-        shutdown.announce_survivors(ending)
+        announce_survivors(ending)
         return 0
     from distdl_jupyter.worker import failure
 

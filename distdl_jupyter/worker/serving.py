@@ -25,12 +25,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from distdl_jupyter.worker import channel, failure, payload, pictures, report, secret_patterns, values
+from distdl_jupyter.worker import channel, failure, payload, report, secret_patterns, values
 from distdl_jupyter.worker.data import data_path
+from distdl_jupyter.worker.frames import CellSources
 from distdl_jupyter.worker.hooks import distributed
 from distdl_jupyter.worker.identity import Identity, identify
 from distdl_jupyter.worker.rank_socket import NOTES, Listener, RankMessage, ServedConnection
-from distdl_jupyter.worker.sources import CellSources
 
 #: Maximum size in bytes of a value that is sent to a client.
 MAX_VALUE_BYTES = 256 * 1024 * 1024
@@ -73,7 +73,7 @@ class Server:
         self._namespace = self._main_module.__dict__
         self._namespace.update(rank=identity.rank, local_rank=identity.local_rank, world_size=identity.world_size)
         self._namespace.update(log=report.log, progress=report.progress, data_path=data_path)
-        builtins.display = pictures.display  # type: ignore[attr-defined]
+        builtins.display = report.display  # type: ignore[attr-defined]
         builtins.input = _refuse_input
         #: Channels to the original streams, which user code may redirect, to keep marks and output in order.
         self._channels = {

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.worker import owned, secret_patterns
-from distdl_jupyter.worker.hooks.tensors import get_shape
+from distdl_jupyter.worker.hooks.frameworks import get_shape
 
 #: Maximum number of characters in the text of a returned value.
 _MAX_TEXT_CHARS = 400

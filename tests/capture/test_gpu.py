@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from distdl_jupyter.worker.hooks.tensors import copy_to_cpu, to_own_gpu
+from distdl_jupyter.worker.hooks.frameworks import copy_to_cpu, to_own_gpu
 
 GPU = torch.cuda.is_available()
 

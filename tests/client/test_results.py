@@ -15,7 +15,7 @@ from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.jobs.results import _find_exit
 from distdl_jupyter.supervisor.reports import parse
 from distdl_jupyter.worker.failure import describe
-from distdl_jupyter.worker.sources import CellSources
+from distdl_jupyter.worker.frames import CellSources
 
 EXIT, RAISED = {"type": "SystemExit", "message": "3"}, {"type": "KeyError", "message": "'label'"}
 

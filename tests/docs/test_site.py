@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter.api import openapi
 from distdl_jupyter.core.options import OPTIONS
-from distdl_jupyter.worker import hints
+from distdl_jupyter.worker import failure
 from tests.docs.blocks import DOCS, ROOT, pages
 
 sys.path.insert(0, str(DOCS))
@@ -54,7 +54,7 @@ def test_an_error_has_its_remedy_at_the_address_of_its_code(written):
 def test_each_code_that_a_message_links_to_has_an_entry(written):
     page = written["troubleshooting"]
     linked = {entry.code for entry in codes.entries()} | {"rank-lost", "rank-exit", "uneven-steps", "unequal-calls"}
-    linked |= {code for code, _ in hints.RULES} | {"http-404", "internal-error"}
+    linked |= {code for code, _ in failure.RULES} | {"http-404", "internal-error"}
     assert [code for code in sorted(linked) if f"({code})=" not in page] == []
 
 

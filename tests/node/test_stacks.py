@@ -13,10 +13,11 @@ from tests.conftest import wait_for
 
 OFFERS = """
     import os, pathlib, sys, time
-    from distdl_jupyter.worker import identity, stacks
+    from distdl_jupyter.worker import identity
+    from distdl_jupyter.worker import streams
     folder = pathlib.Path(sys.argv[1])
     os.environ.update(DISTDL_JOB_DIR=str(folder), DISTDL_RANK="3", DISTDL_PIPES=str(folder))
-    processes.install_handler(identity.identify(os.environ))
+    streams.install_stacks_handler(identity.identify(os.environ))
     {then}
 """
 

@@ -21,7 +21,7 @@ from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.spec import Captured, CodeSource, JobSpec
 from distdl_jupyter.core.store import JobFolder, JobStore, create_id
-from distdl_jupyter.worker import pictures
+from distdl_jupyter.worker import report
 
 STEPS = 1200
 HOSTS = ("node-a", "node-b")
@@ -157,7 +157,7 @@ class Recording:
 
 def show(story: Recording, data: bytes, ranks: tuple[int, ...] = (0,)) -> None:
     """Let ranks have shown a picture, as their supervisor keeps it."""
-    form = pictures.detect_format(data)
+    form = report.detect_format(data)
     assert form is not None
     number = len(list((story.folder.path / "pictures").glob("*"))) + 1
     file = story.folder.get_picture_path(number, form.name)

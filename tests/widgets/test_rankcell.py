@@ -11,7 +11,7 @@ from distdl_jupyter.ranks.answer import find_failures
 from distdl_jupyter.ranks.view import OutputFold
 from distdl_jupyter.widgets.ranks import CellDisplay, RankValues, TerminalDisplay, ValuesByRank
 from distdl_jupyter.worker.failure import describe
-from distdl_jupyter.worker.sources import CellSources
+from distdl_jupyter.worker.frames import CellSources
 from tests.conftest import wait_for
 
 CODE = "batch = {'<image>': 1}\nfor step in range(3):\n    batch['label']\n"

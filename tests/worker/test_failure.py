@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from distdl_jupyter.worker import hints
+from distdl_jupyter.worker import failure
 from tests.worker import ranks
 
 TRAINING = """\
@@ -243,4 +243,4 @@ def test_hints(folder, name):
     ],
 )
 def test_the_text_of_an_error_gives_its_code(code, error):
-    assert hints.find_hint(error, ())[0] == code
+    assert failure.find_hint(error, ())[0] == code

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from distdl_jupyter.supervisor import reports
-from distdl_jupyter.worker import hints
+from distdl_jupyter.worker import failure
 from distdl_jupyter.worker.hooks import gpu_memory
 from tests.worker import ranks
 
@@ -170,6 +170,6 @@ def test_recording_without_a_gpu_changes_nothing(folder):
 @pytest.mark.parametrize(("blocking", "says"), [("", "--env CUDA_LAUNCH_BLOCKING=1"), ("1", "the line shown")])
 def test_device_side_assert_offers_a_rerun_that_names_the_line(monkeypatch, blocking, says):
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", blocking)
-    code, hint = hints.find_hint(RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors"), ())
+    code, hint = failure.find_hint(RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors"), ())
     assert code == "device-side-assert"
     assert says in hint

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from distdl_jupyter.worker import pictures
+from distdl_jupyter.worker import report
 from tests.worker import ranks
 
 SHOWN = """
@@ -107,7 +107,7 @@ display(figure)
     ended = ranks.run(folder.cell(code), MPLBACKEND=chosen)
     assert ended.code == 0, ended.err
     sizes = [*[(640, 480), (200, 100)][:many], (300, 100)]
-    assert [pictures.detect_format(data)[1:] for data in received(ended)] == sizes
+    assert [report.detect_format(data)[1:] for data in received(ended)] == sizes
 
 
 def test_matplotlib_is_not_imported_for_it(folder):
@@ -132,4 +132,4 @@ def test_matplotlib_is_not_imported_for_it(folder):
     ],
 )  # fmt: skip
 def test_a_picture_is_known_by_its_bytes(data, form):
-    assert pictures.detect_format(data) == form
+    assert report.detect_format(data) == form

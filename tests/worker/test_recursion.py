@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from distdl_jupyter.worker.sources import deep_recursion
+from distdl_jupyter.worker.frames import deep_recursion
 
 
 def test_the_last_thread_that_leaves_puts_the_limit_back():

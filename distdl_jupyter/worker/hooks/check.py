@@ -39,10 +39,9 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.worker import channel, owned
-from distdl_jupyter.worker.frames import FrameDescriber
+from distdl_jupyter.worker.frames import CellSources, FrameDescriber
 from distdl_jupyter.worker.hooks import parallel
 from distdl_jupyter.worker.hooks.imports import HookFinder, Patches
-from distdl_jupyter.worker.sources import CellSources
 from distdl_jupyter.worker.step_times import guard_method
 
 #: Environment variable of a job in check mode.

@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any
 
-from distdl_jupyter.worker.hooks import autolog
+from distdl_jupyter.worker.hooks import trainers
 from distdl_jupyter.worker.hooks.imports import Patches, call_hook, report_connect
 from distdl_jupyter.worker.step_times import recorder
 
@@ -79,9 +79,9 @@ class _KerasCallback:
         def report() -> None:
             metrics, params = dict(logs or {}), self.params or {}
             self._steps, self._reported = self._epoch_start + batch + 1, frozenset(metrics)
-            autolog.report_metrics("keras", self._steps, metrics)
+            trainers.report_metrics("keras", self._steps, metrics)
             if (steps := params.get("steps")) and (epochs := params.get("epochs")):
-                autolog.report_progress(self._steps, steps * epochs, "steps")
+                trainers.report_progress(self._steps, steps * epochs, "steps")
 
         recorder.record_step()
         call_hook("in Model.fit", report)
@@ -90,8 +90,8 @@ class _KerasCallback:
         def report() -> None:
             metrics, params = dict(logs or {}), self.params or {}
             new_metrics = {name: value for name, value in metrics.items() if name not in self._reported}
-            autolog.report_metrics("keras", self._steps, new_metrics)
+            trainers.report_metrics("keras", self._steps, new_metrics)
             if not params.get("steps") and (epochs := params.get("epochs")):
-                autolog.report_progress(epoch + 1, epochs, "epochs")
+                trainers.report_progress(epoch + 1, epochs, "epochs")
 
         call_hook("in Model.fit", report)

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.worker import channel, stacks
+from distdl_jupyter.worker import channel, streams
 from distdl_jupyter.worker.hooks import steps
 from distdl_jupyter.worker.hooks.imports import HookFinder
 from distdl_jupyter.worker.identity import Identity
@@ -62,7 +62,7 @@ class RankProfiler:
 
     def accept_requests(self, identity: Identity) -> None:
         """Start accepting requests, if the run has a folder for them."""
-        folder = os.environ.get(stacks.FOLDER_VARIABLE) or identity.pipes
+        folder = os.environ.get(streams.STACKS_FOLDER_VARIABLE) or identity.pipes
         if folder is not None:
             self._path, self._identity = Path(folder) / f"rank-{identity.rank}.profile", identity
 

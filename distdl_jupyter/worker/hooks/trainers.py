@@ -1,5 +1,10 @@
 """Reports the metrics of Lightning, Transformers, Accelerate, DeepSpeed and Ray Train, without changes to user code.
 
+The user's ``log`` takes precedence; nothing is reported twice. A name is reported only by the framework that reported
+it first, because Lightning also writes its metrics to a ``SummaryWriter``. If frameworks are nested (a Trainer uses
+Accelerate, which uses DeepSpeed), only the outermost one reports. Scalars that training code writes to a
+``SummaryWriter`` of torch or tensorboardX are also reported.
+
 Public callbacks are used if a library has them. Only this module uses these private names of Lightning (checked in
 release 2.6): ``_LoggerConnector.log_metrics``, which passes the values of ``self.log`` to loggers with their final
 names and steps, and ``_batches_that_stepped``, the step count.
@@ -7,7 +12,9 @@ names and steps, and ``_batches_that_stepped``, the step count.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import itertools
 import json
 import math
 import os
@@ -15,14 +22,98 @@ import shutil
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from distdl_jupyter import permissions
-from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.hooks import autolog
+from distdl_jupyter.worker import channel, report
 from distdl_jupyter.worker.hooks.imports import Patches, call_hook
+
+#: The source of each metric, by name.
+_owners: dict[str, str] = {}
+_lock = threading.Lock()
+
+
+def report_metrics(source: str, step: float, metrics: dict[str, Any]) -> None:
+    """Report the metrics of ``source`` at ``step``, except for those that the user or another source reports."""
+    accepted = {}
+    with _lock:
+        for name, value in metrics.items():
+            if name not in report.user_names and _owners.get(name, source) == source and _is_number(name, value):
+                accepted[name], _owners[name] = value, source
+    if accepted:
+        report.send(step, accepted)
+
+
+def _is_number(name: str, value: Any) -> bool:
+    if getattr(value, "is_cuda", False):
+        return bool(value.numel() == 1)
+    with contextlib.suppress(TypeError):
+        report.to_json(name, value)
+        return True
+    return False
+
+
+def report_progress(completed: float, total: float | None, unit: str) -> None:
+    """Report a framework's progress, unless the user's code calls ``progress``."""
+    if not report.has_user_progress:
+        channel.send("progress", done=completed, total=total, unit=unit)
+
+
+class _SilencedReports(threading.local):
+    """Context manager in which some reports of this thread are silenced. Yields whether the block is the outermost."""
+
+    is_active = False
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[bool]:
+        was_active, self.is_active = self.is_active, True
+        try:
+            yield not was_active
+        finally:
+            self.is_active = was_active
+
+
+#: In this block a SummaryWriter does not report, because a framework writes values that are already reported.
+silenced_writers = _SilencedReports()
+#: In this block engines do not report, because the framework that uses them does.
+silenced_engines = _SilencedReports()
+
+
+#: Step counters of tags that are written without a step.
+_step_counters: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+_patch = Patches()
+#: Hooks SummaryWriter and the trainers when they are imported.
+install_hooks = _patch.install
+_WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
+
+
+@_patch("SummaryWriter.add_scalar", *_WRITERS)
+def _add_scalar(
+    add: Any, self: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    _report_scalars(str(tag), {str(tag): scalar_value}, global_step)
+    return add(self, tag, scalar_value, global_step, *args, **kwargs)
+
+
+@_patch("SummaryWriter.add_scalars", *_WRITERS)
+def _add_scalars(
+    add: Any, self: Any, main_tag: str, tag_scalar_dict: Any, global_step: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    if isinstance(tag_scalar_dict, dict):
+        named = {f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}
+        _report_scalars(str(main_tag), named, global_step)
+    with silenced_writers():  # tensorboardX calls add_scalar for each of them
+        return add(self, main_tag, tag_scalar_dict, global_step, *args, **kwargs)
+
+
+def _report_scalars(tag: str, values: dict[str, Any], global_step: Any) -> None:
+    if not silenced_writers.is_active:
+        step = next(_step_counters[tag]) if global_step is None else global_step
+        call_hook("in SummaryWriter", lambda: report_metrics("tensorboard", int(step), values))
+
 
 #: Names of the packages that contain Lightning.
 LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
@@ -30,9 +121,6 @@ LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 _NON_METRICS = ("epoch", "step", "total_flos")
 #: The losses of the batches since the last step of each engine, tensors with one element.
 _losses: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
-_patch = Patches()
-#: Hooks the trainers when they are imported.
-install_hooks = _patch.install
 
 
 def _add_callback(callbacks: list[Any], methods: type, base: type) -> None:
@@ -53,7 +141,7 @@ def _fit(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         _add_callback(self.callbacks, _LightningCallback, sys.modules[package].Callback)
 
     call_hook("before Trainer.fit", add)
-    with autolog.silenced_engines():
+    with silenced_engines():
         return original(self, *args, **kwargs)
 
 
@@ -65,10 +153,10 @@ def _log_metrics(original: Any, self: Any, metrics: dict[str, Any], step: int | 
     def report() -> None:
         number = step if step is not None else metrics.get("step", _get_lightning_step(self.trainer))
         values = {name: value for name, value in metrics.items() if name not in _NON_METRICS}
-        autolog.report_metrics("lightning", int(number), values)
+        report_metrics("lightning", int(number), values)
 
     call_hook("in Lightning's logging", report)
-    with autolog.silenced_writers():
+    with silenced_writers():
         return original(self, metrics, step)
 
 
@@ -82,12 +170,12 @@ class _LightningCallback:
         def report() -> None:
             loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
             if loss is not None:
-                autolog.report_metrics("lightning batches", _get_lightning_step(trainer), {"loss": loss.detach()})
+                report_metrics("lightning batches", _get_lightning_step(trainer), {"loss": loss.detach()})
             batches, epochs, steps = trainer.num_training_batches, trainer.max_epochs, trainer.max_steps
             if steps is not None and steps > 0:
-                autolog.report_progress(trainer.global_step, steps, "steps")
+                report_progress(trainer.global_step, steps, "steps")
             elif epochs and epochs > 0 and math.isfinite(batches):
-                autolog.report_progress(trainer.current_epoch * batches + batch_idx + 1, epochs * batches, "batches")
+                report_progress(trainer.current_epoch * batches + batch_idx + 1, epochs * batches, "batches")
 
         call_hook("in Trainer.fit", report)
 
@@ -97,13 +185,13 @@ class _LightningCallback:
 def _run_transformers(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     base = sys.modules["transformers.trainer_callback"].TrainerCallback
     call_hook("before a Trainer runs", _add_callback, self.callback_handler.callbacks, _TransformersCallback, base)
-    with autolog.silenced_engines():
+    with silenced_engines():
         return original(self, *args, **kwargs)
 
 
 @_patch("Trainer.log", "transformers.trainer")
 def _log_transformers(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    with autolog.silenced_writers():  # its TensorBoardCallback writes the same values under other names
+    with silenced_writers():  # its TensorBoardCallback writes the same values under other names
         return original(self, *args, **kwargs)
 
 
@@ -111,11 +199,11 @@ class _TransformersCallback:
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         items = (logs or {}).items()
         metrics = {name: value for name, value in items if name not in _NON_METRICS and not name.endswith("_runtime")}
-        call_hook("in the Trainer's log", autolog.report_metrics, "transformers", state.global_step, metrics)
+        call_hook("in the Trainer's log", report_metrics, "transformers", state.global_step, metrics)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.max_steps and state.max_steps > 0:
-            call_hook("in the Trainer's step", autolog.report_progress, state.global_step, state.max_steps, "steps")
+            call_hook("in the Trainer's step", report_progress, state.global_step, state.max_steps, "steps")
 
 
 #: Number of steps so far, by Accelerator. It does not report the loss of a step, but every loop passes the loss to
@@ -129,9 +217,9 @@ def _accelerate_backward(original: Any, self: Any, loss: Any, **kwargs: Any) -> 
         _losses.setdefault(self, []).append(loss.detach())
         if self.sync_gradients:
             _steps[self] = _steps.get(self, 0) + 1
-            autolog.report_metrics("accelerate", _steps[self], _pop_loss(self))
+            report_metrics("accelerate", _steps[self], _pop_loss(self))
 
-    with autolog.silenced_engines() as is_outermost:
+    with silenced_engines() as is_outermost:
         result = original(self, loss, **kwargs)
     if is_outermost:
         call_hook("in Accelerator.backward", report)
@@ -143,8 +231,8 @@ def _accelerate_log(
     original: Any, self: Any, values: dict[str, Any], step: int | None = None, *args: Any, **kwargs: Any
 ) -> Any:
     number = _steps.get(self, 0) if step is None else step
-    call_hook("in Accelerator.log", autolog.report_metrics, "Accelerator.log", number, dict(values))
-    with autolog.silenced_writers():  # its trackers write the same values
+    call_hook("in Accelerator.log", report_metrics, "Accelerator.log", number, dict(values))
+    with silenced_writers():  # its trackers write the same values
         return original(self, values, step, *args, **kwargs)
 
 
@@ -167,7 +255,7 @@ def _initialize(original: Any, args: Any = None, *positional: Any, **kwargs: Any
 
 @_patch("DeepSpeedEngine.backward", "deepspeed.runtime.engine")
 def _deepspeed_backward(original: Any, self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-    if not autolog.silenced_engines.is_active:
+    if not silenced_engines.is_active:
         call_hook("in DeepSpeed's backward", lambda: _losses.setdefault(self, []).append(loss.detach()))
     return original(self, loss, *args, **kwargs)
 
@@ -176,13 +264,13 @@ def _deepspeed_backward(original: Any, self: Any, loss: Any, *args: Any, **kwarg
 def _deepspeed_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     def report() -> None:
         rates = self.get_lr()
-        autolog.report_metrics("deepspeed", self.global_steps, _pop_loss(self) | ({"lr": rates[0]} if rates else {}))
+        report_metrics("deepspeed", self.global_steps, _pop_loss(self) | ({"lr": rates[0]} if rates else {}))
 
     steps_before = self.global_steps
     try:
         return original(self, *args, **kwargs)
     finally:
-        if self.global_steps > steps_before and not autolog.silenced_engines.is_active:
+        if self.global_steps > steps_before and not silenced_engines.is_active:
             call_hook("in DeepSpeed's step", report)
 
 
@@ -256,7 +344,7 @@ def _follow_ray(trainer: Any) -> Callable[[], None]:
             try:
                 metrics = queue.get(timeout=_WAIT_SECONDS)
                 count += 1
-                call_hook("in ray.train.report", autolog.report_metrics, "ray.train", count, metrics)
+                call_hook("in ray.train.report", report_metrics, "ray.train", count, metrics)
             except Empty:
                 if has_ended:
                     return
