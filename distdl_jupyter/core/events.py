@@ -28,8 +28,8 @@ metric_source  ``names`` of metrics, ``from_output``: true if they are now parse
 progress   ``rank``, ``done`` (None: no longer known), ``total`` (None: unknown), ``unit`` (may be "")
 note       ``level`` (info, warning, error), ``text``, ``code`` (for programs, may be "")
 result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem`` (why the value is missing),
-           ``collectives`` (worker.streams.collect_operations); a second one, after a rank has ended, contains details of
-           its failure from the log (supervisor.postmortem)
+           ``collectives`` (worker.streams.collect_operations); a second one, after a rank has ended, contains details
+           of its failure from the log (supervisor.postmortem)
 averaged   all ranks use a wrapper that averages gradients, and have equal weights
 staging    the fields of core.view.StagingView
 world      ``node_count``, ``process_count``: size of the job from this start onwards, if it has changed
