@@ -161,7 +161,7 @@ def test_files_that_could_not_be_deleted_are_an_error(stuck, capsys):
     assert cli.main(["prune", "--older", "30d"]) == 1
     out = capsys.readouterr().out
     assert f"{stuck.id} could not be deleted: Job {stuck.id} was deleted, but some of its files remain in " in out
-    assert f" in {JobStore().jobs / f'.old-{stuck.id}'}: " in out
+    assert f" in {JobStore().jobs / f'.old-{stuck.id}'}. " in out
     assert "Deleted 1 job, " in out
     assert left() == set()
 

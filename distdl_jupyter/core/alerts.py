@@ -22,8 +22,6 @@ CODE_PREFIX = "alert-"
 _COMPARISONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 #: A rule: metric, comparison and limit.
 _RULE = re.compile(r"\s*(?P<metric>\S.*?)\s*(?P<comparison>>=|<=|>|<)\s*(?P<limit>[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*")
-#: Maximum number of rules of a job.
-_MAX_RULES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +59,16 @@ def parse_rule(text: str, field: str = "notify_when") -> Rule:
 
 def check_rules(value: Any, field: str) -> tuple[str, ...] | None:
     """Return the rules in normal form, or None if there are none. Raises InvalidSpec."""
-    rules = [value] if isinstance(value, str) and value else value or ()
-    if not isinstance(rules, list | tuple) or len(rules) > _MAX_RULES:
-        message = f'{field} must be a rule such as "val_acc > 0.9", or a list of at most {_MAX_RULES} rules.'
-        raise InvalidSpec(message, code="alert-rules-invalid", field=field)
+    rules = value if isinstance(value, list | tuple) else [value] if value else ()
     return tuple(str(parse_rule(str(text), field)) for text in rules) or None
 
 
 class AlertWatch:
-    """Finds the alerts in a job's events, in order: a stall each time it occurs, any other alert once."""
+    """Finds the alerts in a job's events: its stalls, its end, and each rule and each NaN metric once."""
 
     def __init__(self, rules: Sequence[str] = ()) -> None:
         self._pending_rules = [parse_rule(text) for text in rules]
         self._nan_metrics: set[str] = set()
-        self._has_ended = False
 
     def check(self, event: Event, view: JobView) -> Iterator[Alert]:
         """Yield the alerts of the next event, which the view already includes."""
@@ -82,11 +76,9 @@ class AlertWatch:
             yield from self._check_metrics(event, view)
         elif event["type"] == "stall" and event.get("text"):
             yield Alert("stall", str(event["text"]))
-        elif event["type"] == "state" and view.state.ended and not self._has_ended:
-            self._has_ended = True
-            if view.state in (State.FAILED, State.LOST):
-                yield Alert("failure", view.reason or "The job failed.")
-                return
+        elif event["type"] == "state" and view.state in (State.FAILED, State.LOST):
+            yield Alert("failure", view.reason or "The job failed.")
+        elif event["type"] == "state" and view.state.ended:
             metric = next(iter(view.metrics.values()), None)
             suffix = f" {metric.name} is {number(metric.mean)} at step {number(metric.step)}." if metric else ""
             yield Alert("end", f"The job {'was canceled' if view.state is State.CANCELED else 'completed'}.{suffix}")

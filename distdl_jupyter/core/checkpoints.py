@@ -93,17 +93,13 @@ def read_inherited_curves(folder: JobFolder) -> MetricStore:
 
     Reports of the job itself replace the same and later steps.
     """
-    ancestors: list[JobFolder] = []
-    current = folder
-    with contextlib.suppress(DistDLError):  # removed or unreadable
-        while is_id(id_ := current.read_spec().resumed_from) and id_ not in {job.id for job in ancestors}:
-            current = JobFolder(current.path.with_name(id_))
-            ancestors.append(current)
     store = MetricStore()
-    for job in reversed(ancestors):
-        for event in events.read_all(job.events)[0]:
-            store.apply(event)
-        store.apply({"type": "restart"})
+    with contextlib.suppress(DistDLError):  # removed or unreadable
+        if is_id(id_ := folder.read_spec().resumed_from) and id_ < folder.id:
+            source = JobFolder(folder.path.with_name(id_))
+            store = read_inherited_curves(source)
+            for event in (*events.read_all(source.events)[0], {"type": "restart"}):
+                store.apply(event)
     return store
 
 
@@ -198,34 +194,26 @@ def copy(source: Checkpoint, target: Path, copy_file: Callable[[str, str], str])
     Aliases (``last.pt``), links and small files that name the newest checkpoint (DeepSpeed's ``latest``) then refer to
     the copy. Files that do not belong to any checkpoint are copied too. Raises OSError.
     """
-    root, checkpoints = source.root, list(search(source.root))
-    origins = {part: part for part in source.parts}  # by path of the copy
-    origin = Path(source.path)
+    root, origin, checkpoints = source.root, Path(source.path), list(search(source.root))
+    names = {checkpoint.name for checkpoint in checkpoints}
+    parts = {root / part for checkpoint in checkpoints for part in checkpoint.parts}
+    copies = [(root / part, target / part) for part in source.parts]
     for checkpoint in checkpoints:
         # An alias is a single file or folder with the same parent and suffix.
-        alias = Path(checkpoint.path)
-        is_single = len(checkpoint.parts) == len(source.parts) == 1 and alias != origin
+        alias, is_single = Path(checkpoint.path), len(checkpoint.parts) == len(source.parts) == 1
         if checkpoint.is_alias and is_single and (alias.parent, alias.suffix) == (origin.parent, origin.suffix):
-            origins[checkpoint.parts[0]] = source.parts[0]
-    target.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, part in origins.items():
-        (target / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if (root / part).is_dir():
-            shutil.copytree(root / part, target / name, symlinks=True, copy_function=copy_file)
-        else:
-            copy_file(str(root / part), str(target / name))
-    parts = {Path(part) for checkpoint in checkpoints for part in checkpoint.parts}
-    names = {checkpoint.name for checkpoint in checkpoints}
+            copies.append((root / source.parts[0], target / checkpoint.parts[0]))
     for path in root.rglob("*"):  # does not follow links
-        inside = path.relative_to(root)
-        destination, is_folder = target / inside, path.is_dir() and not path.is_symlink()
-        is_part = not parts.isdisjoint((inside, *inside.parents))
-        if is_folder or is_part or _UNFINISHED.fullmatch(path.name) or destination.exists():
-            continue
+        is_other = parts.isdisjoint((path, *path.parents)) and not _UNFINISHED.fullmatch(path.name)
+        if is_other and (path.is_symlink() or not path.is_dir()):
+            copies.append((path, target / path.relative_to(root)))
+    for path, destination in dict.fromkeys(copies):
         destination.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.is_symlink():
             if path.readlink().name in names:
                 destination.symlink_to(source.name)
+        elif path.is_dir():
+            shutil.copytree(path, destination, symlinks=True, copy_function=copy_file)
         elif path.stat().st_size <= _MAX_POINTER_BYTES and path.read_bytes().strip() in map(os.fsencode, names):
             destination.write_text(source.name, encoding="utf-8")
         else:
@@ -255,29 +243,16 @@ def find_superfluous(keep: KeepRule, checkpoints: Sequence[Checkpoint], now: flo
         rated.sort(key=lambda checkpoint: checkpoint.metrics[keep.metric], reverse=keep.is_maximized)
         retained: set[float | str] = set()
         for ordered, limit in ((group, keep.last), (rated, keep.best)):
-            retained.update(
-                [*dict.fromkeys(entry.path if entry.step is None else entry.step for entry in ordered)][:limit]
-            )
-        candidates += [
-            entry
-            for entry in group
-            if retained.isdisjoint((entry.step, entry.path)) and entry.modified < now - _SETTLE_SECONDS
-        ]
+            steps = dict.fromkeys(entry.path if entry.step is None else entry.step for entry in ordered)
+            retained.update([*steps][:limit])
+        settled = [entry for entry in group if entry.modified < now - _SETTLE_SECONDS]
+        candidates += [entry for entry in settled if retained.isdisjoint((entry.step, entry.path))]
     if not candidates:
         return []
-    entries = (
-        Path(folder, name) for folder, *names in os.walk(checkpoints[0].root) for name in itertools.chain(*names)
-    )
-    targets = [Path(os.path.realpath(entry)) for entry in entries if entry.is_symlink()]
-    return [
-        checkpoint
-        for checkpoint in candidates
-        if not any(
-            target.is_relative_to(os.path.realpath(checkpoint.root / part))
-            for part in checkpoint.parts
-            for target in targets
-        )
-    ]
+    root = Path(os.path.realpath(candidates[0].root))
+    targets = [Path(os.path.realpath(path)) for path in root.rglob("*") if path.is_symlink()]
+    linked = {part for target in targets for part in (target, *target.parents)}
+    return [entry for entry in candidates if linked.isdisjoint(root / part for part in entry.parts)]
 
 
 def remove(checkpoint: Checkpoint) -> None:

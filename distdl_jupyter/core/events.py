@@ -1,7 +1,7 @@
 """The events of a job in ``events.jsonl`` and its log lines in ``log.jsonl``; one writer appends to both.
 
-* One writer: the process that holds the job's lock, which proves that it is alive (core.files). It appends whole lines
-  with ``O_APPEND``; nothing is deleted when a job ends. Only the log is split into parts if it is long (core.logfile).
+* One writer: the process that holds the job's lock (core.files). It appends whole lines; nothing is deleted when a job
+  ends. Only the log is split into parts if it is long (core.logfile).
 * A cursor is the byte offset after the last complete line: ``read(path, after) -> (events, cursor)``. Bytes after the
   last newline (a torn line), unknown types and unknown fields are ignored.
 * Only the events define the state of a job. They are not ordered relative to log lines, except that the end of a job is
@@ -9,8 +9,8 @@
 * Essential events (``logfile._SYNCED``, final states) are synced before the next write; a power cut may lose others.
 * Strict JSON in UTF-8. A metric that is not finite is the string ``"nan"``, ``"inf"`` or ``"-inf"``.
 
-Types of events and their fields (all carry ``v``, ``t`` in seconds since the epoch, and ``type``; those from a stored
-output, see ``clusters.base.Stream``, also have ``at``, the byte offset in that output):
+Types of events and their fields; all have ``v``, ``t`` (epoch seconds) and ``type``, those from a stored output also
+``at``, the byte offset in that output (see ``clusters.base.Stream``):
 
 =========  ==================================================================================================
 state      ``state``, ``reason`` (a sentence, may be "")
@@ -33,16 +33,12 @@ result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem
 averaged   all ranks use a wrapper that averages gradients, and have equal weights
 staging    the fields of core.view.StagingView
 world      ``node_count``, ``process_count``: size of the job from this start onwards, if it has changed
-restart    all ranks are restarted: ``reason``, ``rank`` (that failed first); ``requeued`` if none had failed but
-           a queue had revoked the machines, ``queued`` if the job is queued again
-stall      ``since`` (epoch seconds; None: progress has resumed), ``ranks`` (those that differ), ``text``,
-           ``collectives`` (the table of core.collectives)
-stacks     ``number``, ``why`` (request, stall, hang, time, failure), ``ranks``, ``missing`` (ranks that sent none),
-           ``collectives`` and ``finding`` (of core.collectives); the stacks are a file (core.stacks)
-profile    ``number``, ``status`` (requested, recording, saving, done, failed), ``steps``, ``ranks``, ``recorded``
-           (steps so far), ``why`` it failed; the recording is a file (core.profiles)
-picture    ``rank``, ``number``, ``form`` (png, jpeg), ``width``, ``height``: a picture shown by the rank; equal
-           pictures share a file (core.store), and the next line of the log contains its name as ``picture``
+restart    all ranks are restarted: the fields of core.view.Restart, and ``queued`` if the job is queued again
+stall      the fields of core.view.Stall; ``since`` is None if progress has resumed
+stacks     the fields of core.view.StacksView
+profile    the fields of core.view.ProfileView
+picture    ``rank`` and the fields of core.view.Picture; equal pictures share a file, and the next line of the log
+           contains its name as ``picture``
 stop       ``signal`` ("" if none was sent yet), ``by`` (user, failure, time, hang, end), ``next``, ``next_in``,
            ``kill_in`` (seconds), ``remaining`` (list of ranks)
 =========  ==================================================================================================
@@ -120,20 +116,15 @@ def read_batches(
     path: Path, after: int = 0, reader: Callable[[Path, int], tuple[list[Event], int]] = read
 ) -> Iterator[tuple[list[Event], int]]:
     """Yield (events, cursor) in batches of some megabytes until the end of the file."""
-    events, cursor = reader(path, after)
-    while cursor != after:
-        yield events, cursor
-        after = cursor
-        events, cursor = reader(path, after)
+    while (batch := reader(path, after))[1] != after:
+        yield batch
+        after = batch[1]
 
 
 def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
     """Return all events from byte ``after`` onwards, and the cursor after the last of them."""
-    events: list[Event] = []
-    for batch, cursor in read_batches(path, after):
-        events += batch
-        after = cursor
-    return events, after
+    batches = list(read_batches(path, after))
+    return [event for batch, _ in batches for event in batch], batches[-1][1] if batches else after
 
 
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
@@ -146,7 +137,8 @@ def encode(event: Event) -> bytes:
     Raises ValueError for a non-finite number outside a metric's ``values``.
     """
     if event.get("type") == "metric":
-        event = {**event, "values": {k: encode_number(v) for k, v in event["values"].items()}}
+        values = {name: v if math.isfinite(v) else repr(v) for name, v in event["values"].items()}
+        event = {**event, "values": values}
         # Metrics are frequent, and msgspec is faster, but writes a number that is not finite as null.
         if math.isfinite(event["step"]):
             with contextlib.suppress(TypeError, UnicodeEncodeError):  # a subclass of float, a lone surrogate
@@ -165,11 +157,6 @@ def decode(data: bytes) -> list[Event]:
             with contextlib.suppress(ValueError):
                 events.append(json.loads(line))  # accepts a lone surrogate
     return [event for event in events if type(event) is dict and type(event.get("type")) is str]
-
-
-def encode_number(value: float) -> float | str:
-    """Return a finite number as it is, any other as ``"nan"``, ``"inf"`` or ``"-inf"``."""
-    return value if math.isfinite(value) else repr(value)
 
 
 class Clock:
@@ -208,17 +195,5 @@ class State(StrEnum):
 
 
 ENDED = frozenset({State.COMPLETED, State.FAILED, State.CANCELED, State.LOST})
-_ORDER = tuple(State)
-
-
-def can_follow(current: State, new: State) -> bool:
-    """Return whether a job may change from ``current`` to ``new``.
-
-    An active job only moves forward (queued, preparing, starting, running, canceling) and may enter any final state at
-    any time; a final state never changes.
-    """
-    return not current.ended and _ORDER.index(new) > _ORDER.index(current)
-
-
 #: The phases of a job in the order in which a panel shows them.
 PHASES = ("capture", "stage", "start", "rendezvous", "train", "collect", "clean")

@@ -22,8 +22,8 @@ from distdl_jupyter.worker.hooks.frameworks import is_peer_lost
 CRASHES = ("ABRT", "SEGV", "BUS", "FPE", "ILL")
 #: ``evidence`` of a rank that the launcher stopped because of another rank.
 _STOPPED = "stopped"
-#: Failure codes of signals that are sent from outside.
-_SIGNALS = {"KILL": "rank-killed", "TERM": "rank-terminated"}
+#: Failure codes of signals.
+_SIGNAL_CODES = {**dict.fromkeys(CRASHES, "rank-crashed"), "KILL": "rank-killed", "TERM": "rank-terminated"}
 #: Common names of the step variable in training loops.
 _STEP_NAMES = ("step", "global_step", "batch_idx", "batch_index", "iteration", "i")
 #: Error messages of torch about a collective operation that did not complete or that ranks called differently.
@@ -111,26 +111,26 @@ class Failure:
 
 def is_lost_peer_error(error: dict[str, Any] | None) -> bool:
     """Return whether an exception only reports a lost peer."""
-    error = error or {}
-    return is_peer_lost(str(error.get("type", "")), str(error.get("message", "")))
+    return error is not None and is_peer_lost(str(error.get("type", "")), str(error.get("message", "")))
 
 
 def may_concern_collectives(error: dict[str, Any] | None) -> bool:
     """Return whether ranks may have failed because they did not make the same collective calls."""
-    error = error or {}
-    text = f"{error.get('message', '')} {error.get('crash', '')}"
-    is_mismatch = error.get("code") == "collective-mismatch" or _COLLECTIVE_ERROR.search(text) is not None
-    return is_mismatch or is_lost_peer_error(error)
+    if error is None:
+        return False
+    is_mismatch = error.get("code") == "collective-mismatch" or is_lost_peer_error(error)
+    return is_mismatch or bool(_COLLECTIVE_ERROR.search(f"{error.get('message', '')} {error.get('crash', '')}"))
 
 
 def add_collectives(failure: Failure, table: Sequence[Collective], finding: CollectiveFinding | None) -> Failure:
     """Return the failure with the table of last collective operations and the finding that explains it."""
-    if finding is None:
-        return replace(failure, collectives=list(table))
-    # The number of steps explains more than the last call.
-    remedy = failure.evidence if failure.code == _UNEVEN_CODE else finding.remedy
-    code = failure.code if failure.kind == "unequal" else finding.code
-    return replace(failure, collectives=list(table), evidence=f"{finding.text} {remedy}", code=code)
+    failure = replace(failure, collectives=list(table))
+    if finding is not None:
+        # The number of steps explains more than the last call.
+        remedy = failure.evidence if failure.code == _UNEVEN_CODE else finding.remedy
+        failure.evidence = f"{finding.text} {remedy}"
+        failure.code = failure.code if failure.kind == "unequal" else finding.code
+    return failure
 
 
 def find_first_failure(ranks: Sequence[RankView]) -> Failure | None:
@@ -146,27 +146,19 @@ def find_first_failure(ranks: Sequence[RankView]) -> Failure | None:
         return min((t for t in (rank.error_time, rank.ended) if t is not None), default=0.0)
 
     first = min(failed, key=lambda rank: (_is_secondary(rank), get_time(rank), rank.rank))
-    others = sorted(
-        (r for r in ranks if r is not first and r.ok is not True and (has_failed(r) or r.ended)), key=get_time
-    )
-    first_time = get_time(first)
-    kind = "exception" if first.error and not describe_crash(first) else "signal" if first.signal else "exit"
-    kind = "lost" if is_lost(first) else kind
+    when, (kind, text), error = get_time(first), describe_end(first), first.error or {}
     code, evidence = f"rank-{kind}", first.evidence
     if kind == "signal":
-        code = "rank-crashed" if first.signal in CRASHES else _SIGNALS.get(str(first.signal), code)
+        code = _SIGNAL_CODES.get(str(first.signal), code)
     elif has_ended_early(first):
         code, evidence = "rank-ended-early", _ENDED_EARLY_REMEDY
-    failure = Failure(
-        rank=first.rank,
-        when=first_time,
-        what=describe(first),
-        kind=kind,
-        error=first.error,
-        evidence=evidence,
-        others=[{"rank": r.rank, "what": describe(r), "after": max(0.0, get_time(r) - first_time)} for r in others],
-        code=str((first.error or {}).get("code", "")) or code,
-    )
+    others = [rank for rank in ranks if rank is not first and rank.ok is not True and (has_failed(rank) or rank.ended)]
+    endings = [
+        {"rank": rank.rank, "what": describe_end(rank)[1], "after": max(0.0, get_time(rank) - when)}
+        for rank in sorted(others, key=get_time)
+    ]
+    code = str(error.get("code", "")) or code
+    failure = Failure(first.rank, when, text, kind, first.error, evidence, endings, code)
     if first.result_time is None or not is_lost_peer_error(first.error):
         return failure
     finished = [rank for rank in ranks if rank.ok is True and (rank.result_time or math.inf) <= first.result_time]
@@ -229,22 +221,16 @@ def has_crashed_at_end(rank: RankView) -> bool:
     return rank.ok is True and rank.signal in CRASHES
 
 
-def describe(rank: RankView) -> str:
-    """Return how a rank ended as a short phrase."""
-    if reason := describe_crash(rank):
-        return f"ended by SIG{rank.signal}: {reason}"
-    if rank.error:
-        first_line = str(rank.error.get("message", "")).strip().partition("\n")[0]
-        return f"{rank.error.get('type', 'Error')}: {first_line}" if first_line else str(rank.error.get("type"))
-    if rank.signal:
-        return f"ended by SIG{rank.signal}"
+def describe_end(rank: RankView) -> tuple[str, str]:
+    """Return how a rank ended: the kind of the failure (see ``Failure``), and a short phrase."""
+    error = rank.error or {}
+    if rank.signal and (error.get("crash") or not error):  # for example: Segmentation fault in Cell [3], line 3
+        return "signal", f"ended by SIG{rank.signal}" + (f": {error['crash']}" if error else "")
+    if error:
+        name, first_line = str(error.get("type", "Error")), str(error.get("message", "")).strip().partition("\n")[0]
+        return "exception", f"{name}: {first_line}" if first_line else name
     if rank.code:
-        return f"exit code {rank.code}"
+        return "exit", f"exit code {rank.code}"
     if is_lost(rank):
-        return f"lost with {rank.host}" if rank.host else "lost"
-    return "exited with code 0 before the training code finished" if has_ended_early(rank) else "ended"
-
-
-def describe_crash(rank: RankView) -> str:
-    """Return where the rank's process crashed ("Segmentation fault in Cell [3], line 3, in inner"), or ""."""
-    return str((rank.error or {}).get("crash") or "") if rank.signal else ""
+        return "lost", f"lost with {rank.host}" if rank.host else "lost"
+    return "exit", "exited with code 0 before the training code finished" if has_ended_early(rank) else "ended"

@@ -17,7 +17,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,17 +35,19 @@ MAX_TRACE_BYTES = 100_000_000
 _MAX_OPERATORS = 100
 #: Bytes of a trace that are processed at a time.
 _CHUNK_BYTES = 1 << 20
+#: An operator in a rank's summary: name, kind, calls, self time in microseconds.
+_Cost = tuple[str, str, float, float]
 #: The name of an event in a Chrome trace.
 _NAME_FIELD = re.compile(r'"name": ("(?:[^"\\]|\\.)*")')
 
 
 @dataclass(frozen=True, slots=True)
 class ProfiledRank:
-    """The number of recorded steps of one rank, and the seconds of its mean step."""
+    """The number of recorded steps of one rank, and the seconds of its mean step (in a summary, of all its steps)."""
 
     rank: int
     host: str
-    steps: int
+    steps: Annotated[int, msgspec.Meta(ge=1)]
     seconds: float
 
 
@@ -81,16 +83,6 @@ class Profile:
     traces: dict[int, Path] = field(default_factory=dict)
 
 
-class _Summary(msgspec.Struct):
-    """The summary from one rank. An operator is (name, kind, calls, self time in microseconds)."""
-
-    rank: int
-    steps: Annotated[int, msgspec.Meta(ge=1)]
-    seconds: float
-    operators: list[tuple[str, str, float, float]]
-    host: str | None = None
-
-
 def get_folder(folder: JobFolder, number: int) -> Path:
     """Return the folder of a profile."""
     return folder.path / FOLDER_NAME / str(number)
@@ -114,31 +106,26 @@ def read(folder: JobFolder, number: int | None = None) -> Profile | None:
 
 def parse_profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
     """Return the content of a ``profile.json``. Raises ValueError, LookupError, TypeError, AttributeError."""
-    summaries = sorted(msgspec.convert(data["ranks"], list[_Summary]), key=lambda summary: summary.rank)
-    ranks = tuple(ProfiledRank(row.rank, row.host or "", row.steps, row.seconds / row.steps) for row in summaries)
-    step = statistics.fmean(rank.seconds for rank in ranks) if ranks else 0.0
+    ranks: list[ProfiledRank] = []
     #: Calls and self time (seconds) per step of each rank, by name and kind.
     costs: dict[tuple[str, str], dict[int, tuple[float, float]]] = defaultdict(dict)
-    for summary in summaries:
-        for name, kind, calls, microseconds in summary.operators:
-            costs[name, kind][summary.rank] = calls / summary.steps, microseconds / 1e6 / summary.steps
+    for summary in sorted(data["ranks"], key=lambda entry: entry["rank"]):
+        rank = msgspec.convert(summary, ProfiledRank)
+        ranks.append(replace(rank, seconds=rank.seconds / rank.steps))
+        for name, kind, calls, microseconds in msgspec.convert(summary["operators"], list[_Cost]):
+            costs[name, kind][rank.rank] = calls / rank.steps, microseconds / 1e6 / rank.steps
+    step = statistics.fmean(rank.seconds for rank in ranks) if ranks else 0.0
     operators = []
     for (name, kind), cost in costs.items():
         calls, seconds = (sum(values) / len(ranks) for values in zip(*cost.values(), strict=True))
         by_rank = {rank.rank: cost.get(rank.rank, (0.0, 0.0))[1] for rank in ranks}
         operators.append(Operator(name, kind, calls, seconds, seconds / step if step else 0.0, by_rank))
     operators.sort(key=lambda operator: -operator.self_seconds)
-    traces = {rank.rank: path / f"rank-{rank.rank}.json.gz" for rank in ranks}
-    return Profile(
-        number=number,
-        t=float(data["t"]),
-        steps=max((rank.steps for rank in ranks), default=0),
-        seconds=step,
-        ranks=ranks,
-        operators=tuple(operators[:_MAX_OPERATORS]),
-        missing={int(rank): str(reason) for rank, reason in data.get("missing", {}).items()},
-        traces={rank: trace for rank, trace in traces.items() if trace.is_file()},
-    )
+    missing = {int(rank): str(reason) for rank, reason in data.get("missing", {}).items()}
+    files = {rank.rank: path / f"rank-{rank.rank}.json.gz" for rank in ranks}
+    traces = {rank: file for rank, file in files.items() if file.is_file()}
+    steps, best = max((rank.steps for rank in ranks), default=0), tuple(operators[:_MAX_OPERATORS])
+    return Profile(number, float(data["t"]), steps, step, tuple(ranks), best, missing, traces)
 
 
 def mask_names(trace: Path, mask: Callable[[str], str]) -> None:

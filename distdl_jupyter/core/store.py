@@ -1,22 +1,4 @@
-"""Jobs on disk: ``$DISTDL_HOME/jobs/<id>/``, one private folder each.
-
-    spec.json       the spec as submitted, written once
-    payload.pkl     the captured function or cell, unpickled by ranks only
-    code/           modules from the notebook's folder
-    events.jsonl    the event log, from which all state is derived (see core.events)
-    log.jsonl       the output of the ranks (see core.logfile)
-    parts/          the log's last parts, if it is too long (see core.logfile)
-    lock            held by the only writer, and names it (see core.files)
-    results/        rank-<n>.pkl, the return values
-    resources.jsonl  resource usage of ranks and machines, one sample per second (see core.resources)
-    pictures/       <n>.png or .jpeg, images displayed by the ranks
-    steps.jsonl     the step times of the ranks (see core.step_times)
-    environment.json  packages, and the state of the code in git
-    tracking/       progress and files of the experiment trackers (see core.tracking)
-    outputs/        files saved by the training code; those to resume from are in checkpoints/
-    summary.json    the job's row in lists, written when it has ended (see views.job_table)
-    supervisor.log  output and errors of the supervisor itself
-    reserve         disk space that is freed when the disk is full, to record the end of the job (see core.files)
+"""Jobs on disk: ``$DISTDL_HOME/jobs/<id>/``, one private folder each (see ``JobFolder`` for its files).
 
 Reading a job writes only caches. A folder becomes visible only when it is complete and its lock is held. Hidden
 folders, ``.new-<id>`` and ``.old-<id>``, are being created or deleted; the next submit removes abandoned ones.
@@ -58,8 +40,6 @@ _ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4,12}")
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 #: Length of an id up to its seconds.
 _SECONDS_LENGTH = len("20261121-024912")
-#: Length of an id up to the fraction of the second; the rest is random.
-_TIME_LENGTH = len("20261121-024912-k3")
 #: Held while an environment is written, because several threads add fields.
 _environment_lock = threading.Lock()
 
@@ -79,9 +59,9 @@ def create_id(now: float | None = None) -> str:
     The first two letters of the last part encode the fraction of the second, so ids also sort within a second.
     """
     now = time.time() if now is None else now
-    first, second = divmod(int(now % 1 * len(_LETTERS) ** 2), len(_LETTERS))
+    fraction = divmod(int(now % 1 * len(_LETTERS) ** 2), len(_LETTERS))
     # Importing secrets loads OpenSSL, which takes longer than everything else here.
-    letters = "".join(_LETTERS[index] for index in (first, second, *(byte % len(_LETTERS) for byte in os.urandom(3))))
+    letters = "".join(_LETTERS[number % len(_LETTERS)] for number in (*fraction, *os.urandom(3)))
     return f"{time.strftime(_STAMP_FORMAT, time.localtime(now))}-{letters}"
 
 
@@ -100,33 +80,31 @@ def _define_path(name: str) -> functools.cached_property[Path]:
 
 
 class JobFolder:
-    """The paths of one job. Creating this object opens no files."""
+    """The paths of one job; further folders: ``core.logfile``, ``core.stacks``, ``core.profiles``, ``core.tracking``.
+
+    Creating this object opens no files.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.id = path, path.name
 
-    @property
-    def id(self) -> str:
-        """The job's id."""
-        return self.path.name
-
-    spec_file = _define_path("spec.json")
-    payload = _define_path("payload.pkl")
-    code = _define_path("code")
-    events = _define_path("events.jsonl")
-    log = _define_path("log.jsonl")
-    lock = _define_path("lock")
-    control = _define_path("control")
-    environment_file = _define_path("environment.json")
-    resources = _define_path("resources.jsonl")
-    steps = _define_path("steps.jsonl")
-    results = _define_path("results")
-    outputs = _define_path("outputs")
-    checkpoints = _define_path("outputs/checkpoints")
-    supervisor_log = _define_path("supervisor.log")
-    reserve = _define_path("reserve")
-    summary = _define_path("summary.json")
-    pictures = _define_path("pictures")
+    spec_file = _define_path("spec.json")  # the spec as submitted, written once
+    payload = _define_path("payload.pkl")  # the captured function or cell, unpickled by ranks only
+    code = _define_path("code")  # modules from the notebook's folder
+    events = _define_path("events.jsonl")  # the event log, from which all state is derived (core.events)
+    log = _define_path("log.jsonl")  # the output of the ranks (core.logfile)
+    lock = _define_path("lock")  # held by the only writer, and names it (core.files)
+    control = _define_path("control")  # requests to the supervisor (supervisor.control)
+    environment_file = _define_path("environment.json")  # packages, and the state of the code in git
+    resources = _define_path("resources.jsonl")  # usage of ranks and machines, one sample a second (core.resources)
+    steps = _define_path("steps.jsonl")  # the step times of the ranks (core.step_times)
+    results = _define_path("results")  # rank-<n>.pkl, the return values
+    outputs = _define_path("outputs")  # files saved by the training code
+    checkpoints = _define_path("outputs/checkpoints")  # the files to resume from
+    supervisor_log = _define_path("supervisor.log")  # output and errors of the supervisor itself
+    reserve = _define_path("reserve")  # disk space that is freed when the disk is full (core.files)
+    summary = _define_path("summary.json")  # the job's row in lists, written at its end (views.job_table)
+    pictures = _define_path("pictures")  # <n>.png or .jpeg, images displayed by the ranks
 
     def read_spec(self) -> JobSpec:
         """Read the job's spec. Raises JobNotFound if it is missing or invalid, and DiskRefused."""
@@ -138,8 +116,8 @@ class JobFolder:
             message = f"Job {self.id} cannot be loaded: {self.spec_file.name} cannot be read ({error})."
             if remedy := machine.find_remedy(error):
                 raise DiskRefused(message, code="job-spec-unreadable", hint=remedy) from error
-            remove = f"rm -r {shlex.quote(str(self.path))}"
-            hint = f"Another version of distdl_jupyter may have written it. Use that version, or delete it: {remove}"
+            hint = "Another version of distdl_jupyter may have written it. Use that version, or delete it: "
+            hint += f"rm -r {shlex.quote(str(self.path))}"
             raise JobNotFound(message, code="job-spec-invalid", hint=hint) from error
 
     def read_supervisor(self) -> files.Holder:
@@ -149,11 +127,9 @@ class JobFolder:
     @property
     def has_checkpoints(self) -> bool:
         """Whether the training saved a checkpoint from which it can be resumed."""
-        try:
-            with os.scandir(self.checkpoints) as entries:
-                return next(entries, None) is not None
-        except OSError:
-            return False
+        with contextlib.suppress(OSError):
+            return any(self.checkpoints.iterdir())
+        return False
 
     def get_result_path(self, rank: int) -> Path:
         """Return the path of the pickled return value of a rank."""
@@ -188,12 +164,6 @@ class JobFolder:
                 if picture_format is not None and picture_format.name == form and len(data) <= report.MAX_IMAGE_BYTES:
                     return data, form
         return None
-
-    def read_pictures(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the number and the bytes of each stored picture."""
-        for file in sorted(self.pictures.glob("*.*")):
-            if file.stem.isascii() and file.stem.isdecimal() and (picture := self.read_picture(int(file.stem))):
-                yield int(file.stem), picture[0]
 
 
 def _make_unknown_error(id_: str) -> JobNotFound:
@@ -231,12 +201,10 @@ class JobStore:
     def advance_id(self, id_: str) -> str:
         """Return the id, or one that sorts after all existing jobs if the clock was set back."""
         newest = next(iter(self.list_ids()), "")
-        if id_[:_TIME_LENGTH] > newest[:_TIME_LENGTH]:
+        if id_ > newest:
             return id_
-        with contextlib.suppress(ValueError):  # not a time stamp
-            moment = datetime.strptime(newest[:_SECONDS_LENGTH], _STAMP_FORMAT) + timedelta(seconds=1)
-            return moment.strftime(_STAMP_FORMAT) + id_[_SECONDS_LENGTH:]
-        return id_
+        moment = datetime.strptime(newest[:_SECONDS_LENGTH], _STAMP_FORMAT) + timedelta(seconds=1)
+        return moment.strftime(_STAMP_FORMAT) + id_[_SECONDS_LENGTH:]
 
     def prepare(self, id_: str) -> JobFolder:
         """Create the hidden, private folder of a new job. Raises FileExistsError if the id exists."""
@@ -254,19 +222,13 @@ class JobStore:
         return folder
 
     def publish(self, folder: JobFolder) -> JobFolder:
-        """Make a prepared folder visible under its id. Raises FileExistsError if the id exists."""
-        target = self.jobs / folder.path.name.removeprefix(_NEW_PREFIX)
-        if target.exists():
-            raise FileExistsError(target)
-        folder.path.rename(target)
-        return JobFolder(target)
+        """Make a prepared folder visible under its id. Raises OSError."""
+        return JobFolder(folder.path.rename(self.jobs / folder.path.name.removeprefix(_NEW_PREFIX)))
 
     def discard(self, folder: JobFolder, *, is_published: bool = False) -> None:
         """Delete the folder of a job that could not be started; a visible one only if ``is_published`` is set."""
-        if folder.path.name.startswith(_NEW_PREFIX):
+        if is_published or folder.path.name.startswith(_NEW_PREFIX):
             _delete(folder.path)
-        elif is_published:
-            self.remove(folder)
 
     def clean_up(self) -> None:
         """Delete hidden folders whose process died while it created or removed them.
@@ -277,11 +239,9 @@ class JobStore:
             if not is_id(path.name[len(_NEW_PREFIX) :]) or not permissions.is_own(path):
                 continue
             with contextlib.suppress(OSError):  # just deleted, or not accessible
-                if time.time() - path.stat().st_mtime <= _FRESH_SECONDS:
-                    continue
-                holder = files.read_holder(path / "lock")
-                # A folder of another host is left to the next submit there: its lock may not be visible here.
-                if holder.is_dead if path.name.startswith(_NEW_PREFIX) else not holder.is_held:
+                is_old, holder = time.time() - path.stat().st_mtime > _FRESH_SECONDS, files.read_holder(path / "lock")
+                # A new folder of another host is left to the next submit there: its lock may not be visible here.
+                if is_old and (holder.is_dead if path.name.startswith(_NEW_PREFIX) else not holder.is_held):
                     _delete(path)
 
     def list_ids(self) -> list[str]:
@@ -295,9 +255,8 @@ class JobStore:
         return sorted(filter(is_id, names), reverse=True)
 
     def list_folders(self) -> Iterator[JobFolder]:
-        """Yield the folders of all jobs, newest first."""
-        for id_ in self.list_ids():
-            yield self.get_folder(id_)
+        """Return the folders of all jobs, newest first."""
+        return map(self.get_folder, self.list_ids())
 
     def get_folder(self, id_: str) -> JobFolder:
         """Return the folder of the job with this full id, which may not exist."""
@@ -309,14 +268,14 @@ class JobStore:
         Raises JobNotFound.
         """
         if is_id(id_) and (self.jobs / id_).is_dir():
-            return JobFolder(self.jobs / id_)
-        matches = [job_id for job_id in self.list_ids() if id_ and job_id.rsplit("-", 1)[1] == id_]
+            return self.get_folder(id_)
+        matches = [job_id for job_id in self.list_ids() if job_id.rsplit("-", 1)[1] == id_]
         if len(matches) > 1:
             message = f"{len(matches)} jobs have an id that ends in {id_!r}: {', '.join(matches)}."
             raise JobNotFound(message, code="job-id-ambiguous", hint="Use the whole id.")
         if not matches:
             raise _make_unknown_error(id_)
-        return JobFolder(self.jobs / matches[0])
+        return self.get_folder(matches[0])
 
     def remove(self, folder: JobFolder) -> None:
         """Delete a job's folder; it disappears from listings immediately.
@@ -330,20 +289,15 @@ class JobStore:
             raise _make_unknown_error(folder.id) from None
         except OSError as error:
             raise files.make_disk_error(error, self.jobs) from error
-        if remaining := _delete(hidden_path):
-            message = f"Job {folder.id} was deleted, but some of its files remain in {hidden_path}: {remaining}."
-            raise DiskRefused(message, code="job-not-fully-deleted")
+        if _delete(hidden_path):
+            message = f"Job {folder.id} was deleted, but some of its files remain in {hidden_path}."
+            hint = f"Delete them, or find out why they cannot be deleted: rm -r {shlex.quote(str(hidden_path))}"
+            raise DiskRefused(message, code="job-not-fully-deleted", hint=hint)
 
 
-def _delete(folder: Path) -> str:
-    """Delete as much of a folder as possible. Return why some of it remains, or "" if nothing does."""
+def _delete(folder: Path) -> bool:
+    """Delete as much of a folder as possible. Return whether some of it remains."""
     import shutil  # lazy: it imports all compression modules, and starting a job deletes nothing
 
     shutil.rmtree(folder, ignore_errors=True)
-    try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        return f"{error.filename or folder}: {error.strerror or error}"
-    return ""
+    return folder.exists()

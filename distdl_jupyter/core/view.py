@@ -1,12 +1,12 @@
 """The view of a job that all front ends show: a pure fold over its events.
 
-Call ``JobView.from_spec(spec)``, then ``view.apply(event)`` for each event in order. The result is plain data
-(``to_json``); readers of the same bytes have equal views. Curves and log lines are large and are folded separately
-(``core.series``, ``core.log``).
+Call ``JobView.from_spec(spec)``, then ``view.apply(event)`` for each event in order. Readers of the same bytes have
+equal views. Curves and log lines are large and are folded separately (``core.series``, ``core.log``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from distdl_jupyter.core.collectives import Collective, CollectiveFinding
-from distdl_jupyter.core.events import Event, State, can_follow
+from distdl_jupyter.core.events import Event, State
 from distdl_jupyter.core.failure import Failure, RankView, add_collectives, find_first_failure, may_concern_collectives
 from distdl_jupyter.core.files import Holder
 from distdl_jupyter.core.plan import QueueView
@@ -23,8 +23,11 @@ from distdl_jupyter.core.spec import JobSpec
 
 #: Shorter waits (seconds) are ignored, because passing through an empty queue takes this long.
 SHORT_WAIT = 1.0
-#: Maximum number of points of a sparkline.
+#: Maximum number of points of a sparkline, including the newest one.
 MAX_TRAIL_POINTS = 40
+#: Initiators of a stop that is not the consequence of a failure: the user, a time limit, a detected hang.
+_STOP_REQUESTS = ("user", "time", "hang")
+_STATES = tuple(State)
 
 
 @dataclass(slots=True)
@@ -47,11 +50,6 @@ class StopView:
     next: str = ""
     next_at: float | None = None
     kill_at: float | None = None
-
-    @property
-    def is_requested(self) -> bool:
-        """Whether the user, a time limit or a detected hang stops the job."""
-        return self.by in ("user", "time", "hang")
 
 
 @dataclass(slots=True)
@@ -80,11 +78,11 @@ class Stall:
 
 @dataclass(slots=True)
 class StacksView:
-    """Captured stacks (event ``stacks`` in core.events); their text is in the job's folder (core.stacks)."""
+    """Captured stacks, with the ranks that sent some and those that did not; their text is a file (core.stacks)."""
 
     number: int
     t: float
-    why: str = "request"
+    why: str = "request"  # or stall, hang, time, failure
     ranks: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
@@ -96,7 +94,7 @@ ProfileStatus = Literal["requested", "recording", "saving", "done", "failed"]
 
 @dataclass(slots=True)
 class ProfileView:
-    """A profile, requested at ``t``; ``recorded`` of ``steps`` steps are in the job's folder (core.profiles)."""
+    """A profile, requested at ``t``, with ``recorded`` of ``steps`` steps, or ``why`` it failed (core.profiles)."""
 
     number: int
     t: float
@@ -114,7 +112,7 @@ class ProfileView:
 
 @dataclass(slots=True)
 class Picture:
-    """A picture that ``ranks`` have displayed, first at ``t``; a file in the job's folder (core.store)."""
+    """A picture (``form``: png or jpeg) that ``ranks`` have displayed, first at ``t``; a file (core.store)."""
 
     number: int
     t: float
@@ -154,8 +152,7 @@ class MetricView:
     def add(self, rank: int, step: float, value: float, reports: int = 1, *, repeated: bool = False) -> None:
         """Add the last of ``reports`` values of one rank; ``repeated``: the rank reports this step a second time."""
         if self.is_stale:
-            self.values, self.steps, self.is_stale = {}, {}, False
-            repeated = True
+            self.values, self.steps, self.is_stale, repeated = {}, {}, False, True
         if repeated:
             self.trail = [point for point in self.trail if point[0] < step]
             self.newest_step = -math.inf
@@ -173,23 +170,15 @@ class MetricView:
             self.values[rank], self.steps[rank], self.step = value, step, step
 
     @property
-    def sparkline(self) -> list[float]:
-        """Means of finished steps, roughly evenly spaced, and the newest mean."""
-        return [*(mean for _, mean in self.trail), self.mean]
-
-    @property
     def mean(self) -> float:
         """Mean over ranks of each rank's newest value."""
         return sum(self.values.values()) / len(self.values)
 
     def to_json(self) -> dict[str, Any]:
         """Return name, step, count, mean, low, low_rank, high, high_rank; numbers may be nan or inf."""
-        (low, low_rank), *_ = ordered = sorted((value, rank) for rank, value in self.values.items())
-        high, high_rank = ordered[-1]
-        return {
-            "name": self.name, "step": self.step, "count": self.count, "mean": self.mean,
-            "low": low, "low_rank": low_rank, "high": high, "high_rank": high_rank,
-        }  # fmt: skip
+        ordered = sorted((value, rank) for rank, value in self.values.items())
+        ends = zip(("low", "low_rank", "high", "high_rank"), (*ordered[0], *ordered[-1]), strict=True)
+        return {"name": self.name, "step": self.step, "count": self.count, "mean": self.mean, **dict(ends)}
 
 
 @dataclass(slots=True)
@@ -207,13 +196,13 @@ class JobView:
     state: State = State.QUEUED
     reason: str = ""
     reason_code: str = ""
-    #: When the nodes were allocated (the job left the queue), and when the ranks had connected.
-    placed: float | None = None
+    #: When billing started: when the job got its nodes, moved by later time in queues.
+    paid_since: float | None = None
+    #: When the ranks had connected.
     started: float | None = None
     ended: float | None = None
-    #: Seconds in queues so far, the part of them after the first allocation of nodes, and when the current wait began.
+    #: Seconds in queues so far, and when the current wait began.
     waited: float = 0.0
-    requeued: float = 0.0
     queued_since: float | None = None
     last_sign: float = 0.0
     phases: list[Phase] = field(default_factory=list)
@@ -255,7 +244,7 @@ class JobView:
         """Return the initial view of a job with this spec."""
         shared_fields = {name: getattr(spec, name) for name in cls.__dataclass_fields__ if hasattr(spec, name)}
         view = cls(**shared_fields, last_sign=spec.created)
-        view.ranks = _create_ranks(spec.process_count_per_node, range(spec.process_count))
+        view.apply({"type": "world", "node_count": spec.node_count, "process_count": spec.process_count})
         return view
 
     def apply(self, event: Event) -> None:
@@ -271,19 +260,15 @@ class JobView:
     @property
     def failure(self) -> Failure | None:
         """The earliest failure with the ranks that ended because of it, or None if no rank failed."""
-        if self.state in (State.COMPLETED, State.CANCELED, State.CANCELING) or (self.stop and self.stop.is_requested):
+        is_stopped = self.stop is not None and self.stop.by in _STOP_REQUESTS
+        if is_stopped or self.state in (State.COMPLETED, State.CANCELED, State.CANCELING):
             return None  # ranks that end because of a requested stop have not failed
         failure = find_first_failure(self.ranks)
         since = self.restarts[-1].t if self.restarts else 0.0
-        stacks = next((dump for dump in reversed(self.stacks) if dump.why == "failure" and dump.t >= since), None)
-        if failure is None or stacks is None or not may_concern_collectives(failure.error):
+        stacks = [dump for dump in self.stacks if dump.why == "failure" and dump.t >= since]
+        if failure is None or not stacks or not may_concern_collectives(failure.error):
             return failure
-        return add_collectives(failure, stacks.collectives, stacks.finding)
-
-    @property
-    def restart_count(self) -> int:
-        """How many times the ranks were restarted."""
-        return len(self.restarts)
+        return add_collectives(failure, stacks[-1].collectives, stacks[-1].finding)
 
     @property
     def requeue_count(self) -> int:
@@ -300,11 +285,6 @@ class JobView:
         """Return the seconds from creation until the job ends or ``now``, without the time in queues."""
         return max(0.0, (self.ended or now) - self.created - self.compute_wait(now))
 
-    @property
-    def paid_since(self) -> float | None:
-        """Return when billing starts: the allocation time plus later time in queues."""
-        return None if self.placed is None else self.placed + self.requeued
-
     def compute_cost(self, now: float) -> float | None:
         """Return nodes x hours x price from the allocation until the job ends or ``now``, or None without a price.
 
@@ -312,8 +292,8 @@ class JobView:
         """
         if self.price_per_hour is None:
             return None
-        until = min(self.ended or now, math.inf if self.queued_since is None else self.queued_since)
-        hours = 0.0 if self.paid_since is None else max(0.0, until - self.paid_since) / 3600
+        until = min(time for time in (self.ended or now, self.queued_since) if time is not None)
+        hours = max(0.0, until - (self.paid_since or until)) / 3600
         return self.node_count * hours * self.price_per_hour
 
     def estimate_remaining(self, now: float) -> float | None:
@@ -338,21 +318,18 @@ class JobView:
     # ---- one method for each type of event (core.events) ----
 
     def _on_state(self, event: Event) -> None:
-        try:
-            state = State(event["state"])
-        except ValueError:
+        # An active job only moves forward, and may enter any final state at any time; a final state never changes.
+        if self.state.ended or event["state"] not in _STATES[_STATES.index(self.state) + 1 :]:
             return
-        if not can_follow(self.state, state):
-            return
-        now = event["t"]
+        state, now = State(event["state"]), event["t"]
         self.state, self.reason, self.reason_code = state, event.get("reason", ""), event.get("code", "")
         self.queue = None
         if state is not State.QUEUED and self.queued_since is not None:
             waited, self.queued_since = max(0.0, now - self.queued_since), None
             self.waited += waited
-            self.requeued += waited if self.placed is not None else 0.0
-        if state in (State.STARTING, State.RUNNING) and self.placed is None:
-            self.placed = now
+            self.paid_since = None if self.paid_since is None else self.paid_since + waited
+        if state in (State.STARTING, State.RUNNING) and self.paid_since is None:
+            self.paid_since = now
         if state is State.RUNNING:
             self.started = now
         if state.ended:
@@ -403,9 +380,6 @@ class JobView:
         self.notes = [note for note in self.notes if note["code"] not in codes]
 
     def _on_log(self, event: Event) -> None:
-        if event.get("counts") is not None:
-            self._on_count(event)
-            return
         is_redrawn = bool(event.get("redraws"))
         count = int(bool(event.get("closed"))) if is_redrawn else event["text"].count("\n") + 1
         self.lines += count
@@ -413,6 +387,8 @@ class JobView:
             rank.lines += count
             # Redrawn lines are progress bars, which are drawn on stderr.
             rank.error_lines += count if event.get("stream") == "err" and not is_redrawn else 0
+        if "counts" in event:  # a notice in place of deleted lines
+            self._on_count(event)
 
     def _on_count(self, event: Event) -> None:
         """Set the total number of lines so far, including deleted ones (see core.events)."""
@@ -426,19 +402,15 @@ class JobView:
             return
         step = rank.last_step = event["step"]
         for name, value in event["values"].items():
-            metric = self.metrics.get(name)
-            if metric is None:
-                metric = self.metrics[name] = MetricView(name)
+            metric = self.metrics.get(name) or self.metrics.setdefault(name, MetricView(name))
             metric.add(rank.rank, step, float(value), event.get("reports", 1), repeated=event.get("replace") is True)
 
     def _on_metric_source(self, event: Event) -> None:
         names = event["names"]
-        self.output_metrics = [name for name in self.output_metrics if name not in names]
-        if event["from_output"]:
-            self.output_metrics += names
-        else:
-            for name in names:
-                self.metrics.pop(name, None)
+        others = [name for name in self.output_metrics if name not in names]
+        self.output_metrics = [*others, *names] if event["from_output"] else others
+        if not event["from_output"]:
+            self.metrics = {name: metric for name, metric in self.metrics.items() if name not in names}
 
     def _on_progress(self, event: Event) -> None:
         # Ranks of synchronous training advance together; the lowest reporting rank represents all.
@@ -468,28 +440,24 @@ class JobView:
             self._remove_notes(code)  # the failure contains it
 
     def _on_stop(self, event: Event) -> None:
-        by = self.stop.by if self.stop is not None and self.stop.is_requested else event.get("by", "user")
-        next_at, kill_at = (
-            None if event.get(name) is None else event["t"] + event[name] for name in ("next_in", "kill_in")
-        )
-        self.stop = StopView(by, event.get("signal", ""), event["t"], event.get("next", ""), next_at, kill_at)
+        by = self.stop.by if self.stop is not None and self.stop.by in _STOP_REQUESTS else event.get("by", "user")
+        delays = (event.get("next_in"), event.get("kill_in"))
+        times = (None if delay is None else event["t"] + delay for delay in delays)
+        self.stop = StopView(by, event.get("signal", ""), event["t"], event.get("next", ""), *times)
 
     def _on_handle(self, event: Event) -> None:
         self.handle = {"cluster": event.get("cluster"), "data": event.get("data")}
 
     def _on_staging(self, event: Event) -> None:
-        try:
+        with contextlib.suppress(msgspec.ValidationError):  # an agent may report anything
             staging = msgspec.convert(event, StagingView)
-        except msgspec.ValidationError:
-            return
-        keys = [(entry.node, entry.source) for entry in self.staging]
-        index = keys.index((staging.node, staging.source)) if (staging.node, staging.source) in keys else len(keys)
-        self.staging[index : index + 1] = [staging]
-        self.staging.sort(key=lambda entry: entry.node)
+            by_source = {(entry.node, entry.source): entry for entry in [*self.staging, staging]}
+            self.staging = sorted(by_source.values(), key=lambda entry: entry.node)
 
     def _on_world(self, event: Event) -> None:
         self.node_count, self.process_count = nodes, count = event["node_count"], event["process_count"]
-        self.ranks = [*self.ranks[:count], *_create_ranks(max(1, count // nodes), range(len(self.ranks), count))]
+        per_node, new = max(1, count // nodes), range(len(self.ranks), count)
+        self.ranks = [*self.ranks[:count], *(RankView(n, node=n // per_node, local_rank=n % per_node) for n in new)]
 
     def _on_restart(self, event: Event) -> None:
         """Reset the ranks after a restart, but keep their reports."""
@@ -511,11 +479,9 @@ class JobView:
 
     def _on_profile(self, event: Event) -> None:
         profile = msgspec.convert(event, ProfileView)
-        previous = next((entry for entry in self.profiles if entry.number == profile.number), None)
-        if previous is None:
-            self.profiles.append(profile)
-        else:
-            previous.status, previous.recorded, previous.why = profile.status, profile.recorded, profile.why
+        if self.profiles and self.profiles[-1].number == profile.number:
+            profile.t = self.profiles.pop().t
+        self.profiles.append(profile)
 
     def _on_picture(self, event: Event) -> None:
         picture = next((entry for entry in self.pictures if entry.number == event["number"]), None)
@@ -524,10 +490,6 @@ class JobView:
             self.pictures.append(picture)
         if isinstance(rank := event.get("rank"), int) and rank not in picture.ranks:
             picture.ranks.append(rank)
-
-
-def _create_ranks(per_node: int, numbers: range) -> list[RankView]:
-    return [RankView(rank, node=rank // per_node, local_rank=rank % per_node) for rank in numbers]
 
 
 _FOLDS: dict[str, Callable[[JobView, Event], None]] = {

@@ -234,7 +234,7 @@ def format_restart(view: JobView) -> str:
     if view.restarts[-1].requeued:
         title = f"Requeue {view.requeue_count}"
     else:
-        count = view.restart_count - view.requeue_count
+        count = len(view.restarts) - view.requeue_count
         title = f"Restart {count} of {view.max_restarts}" if count <= view.max_restarts else f"Restart {count}"
     return f"{title}. {view.restarts[-1].reason}".rstrip()
 

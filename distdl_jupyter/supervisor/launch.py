@@ -92,7 +92,7 @@ class Launch:
     def _start(self) -> Run:
         recorder, spec = self._recorder, self._spec
         cluster, backend, options = self.cluster, self.backend, self._options
-        is_restart = bool(recorder.view.restart_count)
+        is_restart = bool(recorder.view.restarts)
         cluster_options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         self._wait_in_queue(cluster_options)
         if not cluster.has_queue and not is_restart:
@@ -140,7 +140,7 @@ class Launch:
         """
         job_view = self._recorder.view
         # An earlier supervisor may have seen them complete, and they may have been deleted since then.
-        is_done = bool(job_view.restart_count) or (job_view.queue is not None and AFTER not in job_view.queue.lacks)
+        is_done = bool(job_view.restarts) or (job_view.queue is not None and AFTER not in job_view.queue.lacks)
         store = JobStore(self._folder.path.parent.parent)
         predecessors = [] if is_done else [Predecessor(store.get_folder(id_)) for id_ in self._spec.after]
         while True:
@@ -236,7 +236,7 @@ class Launch:
         return staging
 
     def _build_context(self) -> Context:
-        restart_count = self._recorder.view.restart_count
+        restart_count = len(self._recorder.view.restarts)
         return Context(
             self._folder,
             self._build_environment(),
@@ -282,7 +282,7 @@ class Launch:
 
     def _build_environment(self) -> dict[str, str]:
         """Return the environment variables of every rank: the job's marks and the user's variables."""
-        spec, restart_count = self._spec, self._recorder.view.restart_count
+        spec, restart_count = self._spec, len(self._recorder.view.restarts)
         return {
             **({"CUDA_VISIBLE_DEVICES": ""} if spec.use_gpu is False else {}),
             **({"DISTDL_WEIGHT_CHECK": str(spec.weight_check_steps)} if spec.weight_check_steps else {}),

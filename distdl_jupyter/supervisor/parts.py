@@ -85,8 +85,9 @@ class PictureStore(ReportStore):
         super().__init__(recorder)
         #: The first parts of the picture that each rank reports, as base64.
         self._parts: dict[int, list[str]] = {}
+        stored = ((number, recorder.folder.read_picture(number)) for number in range(1, worker_report.MAX_IMAGES + 1))
         #: The number of each stored picture, by its hash.
-        self._numbers = {hashlib.sha256(data).digest(): number for number, data in recorder.folder.read_pictures()}
+        self._numbers = {hashlib.sha256(picture[0]).digest(): number for number, picture in stored if picture}
         self._next = max([0, *self._numbers.values(), *(picture.number for picture in recorder.view.pictures)]) + 1
 
     def take(self, rank: int, report: PictureReport) -> None:
@@ -136,7 +137,7 @@ class StepTimeStore(ReportStore):
 
     def take(self, rank: int, report: StepsReport) -> None:
         """Store a report of one rank, with the number of restarts before it."""
-        attempt = self._recorder.view.restart_count
+        attempt = len(self._recorder.view.restarts)
         times = {"first": report.first, "size": report.size, "records": report.records}
         line = {"v": VERSION, "t": report.t, "type": "steps", "attempt": attempt, "rank": rank, **times}
         try:
@@ -169,8 +170,8 @@ class WeightChecker(ReportStore):
     def take(self, rank: int, report: WeightsReport) -> None:
         """Add the checksum of one rank after a step."""
         view = self._recorder.view
-        if view.restart_count != self._attempt:
-            self._attempt, self._pending_sums, self._last_equal = view.restart_count, {}, {}
+        if len(view.restarts) != self._attempt:
+            self._attempt, self._pending_sums, self._last_equal = len(view.restarts), {}, {}
         step = (report.optimizer, report.step)
         sums = self._pending_sums.setdefault(step, {})
         sums[rank] = (report.device, report.sum)

@@ -195,7 +195,7 @@ class Supervisor:
     @property
     def _can_restart(self) -> bool:
         view = self._recorder.view
-        return view.restart_count - view.requeue_count < self._spec.max_restarts
+        return len(view.restarts) - view.requeue_count < self._spec.max_restarts
 
     @property
     def _will_restart(self) -> bool:
@@ -218,7 +218,7 @@ class Supervisor:
         recorder.flush()
         fields = {"queued": self._launch.cluster.has_queue, **({"requeued": True} if is_requeued else {})}
         recorder.write("restart", reason=reason, rank=None if failure is None else failure.rank, **fields)
-        number = view.restart_count - view.requeue_count
+        number = len(view.restarts) - view.requeue_count
         title = f"requeue {view.requeue_count}" if is_requeued else f"restart {number} of {view.max_restarts}"
         recorder.log(f"--- {title}: {reason} ---")
         if is_requeued:

@@ -182,7 +182,7 @@ def format_cost(view: JobView, now: float) -> str:
     cost = view.compute_cost(now)
     if cost is None or view.price_per_hour is None:
         return ""
-    if view.placed is None:
+    if view.paid_since is None:
         return "" if view.state.ended else format_hourly_cost(view.price_per_hour, view.currency, view.node_count)
     return f"about {humanize.money(cost, view.currency)}{'' if view.state.ended else ' so far'}"
 

@@ -10,7 +10,7 @@ from typing import Literal
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.checkpoints import Checkpoint
 from distdl_jupyter.core.correctness import Comparison, Difference
-from distdl_jupyter.core.failure import RankView, describe
+from distdl_jupyter.core.failure import RankView, describe_end
 from distdl_jupyter.core.humanize import Styles
 from distdl_jupyter.core.log import FoldedLog, FoldedRow
 from distdl_jupyter.core.options import DEFAULTS, OPTIONS
@@ -103,7 +103,7 @@ def make_detail(
 
 def make_rank_row(rank: RankView) -> RankRow:
     """Return one line of the table of ranks."""
-    ending = describe(rank) if rank.status == "ended" or rank.ok is False else ""
+    ending = describe_end(rank)[1] if rank.status == "ended" or rank.ok is False else ""
     return from_fields(RankRow, rank, status=get_rank_status(rank), how="" if ending == "ended" else ending)
 
 

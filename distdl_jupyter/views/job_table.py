@@ -117,7 +117,7 @@ def make_job_row(
         value=to_finite(metric.mean) if metric else None,
         spark=make_sparkline(metric),
         notebook=spec.source.notebook,
-        restarts=view.restart_count,
+        restarts=len(view.restarts),
         stalled=view.stall is not None and not view.state.ended,
         alert=next((make_finding(note) for note in reversed(view.notes) if note["code"].startswith(CODE_PREFIX)), None),
         group=group,
@@ -169,7 +169,7 @@ def make_sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
 
     Four digits keep a list of a thousand jobs small.
     """
-    means = metric.sparkline if metric is not None else []
+    means = [] if metric is None else [*(mean for _, mean in metric.trail), metric.mean]
     return tuple(to_finite(float(f"{mean:.4g}")) for mean in means) if len(means) > 1 else ()
 
 

@@ -37,7 +37,7 @@ def test_rules_are_kept_as_text_that_reads_the_same():
     assert check_rules((), "notify_when") is None
 
 
-@pytest.mark.parametrize("value", ["val_acc", "> 3", "acc == 1", "acc > high", ["a > 1"] * 21, {"a": 1}])
+@pytest.mark.parametrize("value", ["val_acc", "> 3", "acc == 1", "acc > high", ["a > 1", "b"], {"a": 1}])
 def test_what_is_no_rule_is_refused_with_an_example(value):
     with pytest.raises(InvalidSpec) as refused:
         check_rules(value, "notify_when")

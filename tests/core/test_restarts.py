@@ -95,11 +95,11 @@ def test_a_view_begins_again_and_keeps_what_was_reported():
     view = JobView.from_spec(SPEC)
     for event in [*attempts({0: range(5), 1: range(5)}), RESTART]:
         view.apply(event)
-    assert (view.state, view.restart_count, view.failure) == (State.STARTING, 1, None)
+    assert (view.state, len(view.restarts), view.failure) == (State.STARTING, 1, None)
     assert view.metrics["loss"].mean == 4.0
     view.apply(metric(0, 2, 102.0))
     assert (view.metrics["loss"].mean, view.metrics["loss"].step) == (102.0, 2)
-    assert view.metrics["loss"].sparkline[:-1] == [0.0, 1.0]
+    assert view.metrics["loss"].trail == [(0.0, 0.0), (1.0, 1.0)]
 
 
 def test_a_restart_that_waits_in_a_queue_is_queued():

@@ -77,7 +77,7 @@ def test_a_rank_of_elastic_code_in_an_ordinary_job_is_killed():
     job = start(10_000, max_restarts=1)
     until_step(job, 12)
     os.kill(job.view().ranks[1].pid, signal.SIGKILL)
-    wait_for(lambda: job.view().restart_count == 1, what="the restart")
+    wait_for(lambda: len(job.view().restarts) == 1, what="the restart")
     assert "Rank 1 of 2 failed first: ended by SIGKILL" in job.view().restarts[0].reason
     until_step(job, 24)
     assert [line.text for line in job.logs(0) if line.text.startswith("continues at")][-1] != "continues at 0"

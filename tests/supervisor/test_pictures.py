@@ -144,4 +144,3 @@ def test_a_file_is_read_as_a_picture_only_when_it_is_one(tmp_path):
     os.mkfifo(tmp_path / "pictures/4.png")
     (tmp_path / "pictures/x.png").write_bytes(png(1, 1))
     assert [JobFolder(tmp_path).read_picture(number) for number in range(6)] == [None] * 6
-    assert list(JobFolder(tmp_path).read_pictures()) == []

@@ -7,7 +7,6 @@ import time
 import pytest
 
 from distdl_jupyter.clusters.base import Stream
-from distdl_jupyter.core.events import encode_number
 from distdl_jupyter.core.series import MetricStore
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
@@ -54,7 +53,7 @@ def test_counts_and_last_values_of_thinned_metrics_are_exact(folder, clock, rank
         for rank in range(ranks):
             at = step - pick.randrange(500) if pick.random() < disorder else step
             reports.append((rank, at, values_of(pick, step)))
-            values = {name: encode_number(value) for name, value in reports[-1][2].items()}
+            values = {name: value if math.isfinite(value) else str(value) for name, value in reports[-1][2].items()}
             recorder.take(STREAMS[rank], [RankReport({"type": "metric", "step": at, "values": values})])
     recorder.close()
     written = metrics(folder)
@@ -63,7 +62,7 @@ def test_counts_and_last_values_of_thinned_metrics_are_exact(folder, clock, rank
     view = JobView.from_spec(SPEC)
     for event in events_of(folder):
         view.apply(event)
-    assert view.to_json() == recorder.view.to_json()
+    assert repr(view) == repr(recorder.view)
     assert {name: one.count for name, one in view.metrics.items()} == {
         name: sum(name in values for *_, values in reports) for name in ("loss", "acc", "eval")
     }
