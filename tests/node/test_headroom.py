@@ -24,7 +24,7 @@ def test_files_are_those_that_may_still_be_opened():
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user of whom no other process counts")
 def test_processes_are_those_that_the_user_may_still_start():
     code = (
-        "import os, resource; from distdl_jupyter.node import headroom;"
+        "import os, resource; from distdl_jupyter.node import devices;"
         "resource.setrlimit(resource.RLIMIT_NPROC, (50, 50)); os.setuid(54322); print(devices.count_free_processes())"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

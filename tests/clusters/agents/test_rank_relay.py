@@ -74,9 +74,9 @@ def test_a_connection_is_carried_to_the_rank_until_it_hangs_up(offered):
         wait_for(lambda: agent.sent)
         assert agent.asked == [("connect", {"rank": 3, "channel": 1})]
         assert agent.sent == [(1, b"hello")]
-        connection.get_loop().call_soon_threadsafe(agent.sinks[0], b"and back")
+        agent_connection.get_loop().call_soon_threadsafe(agent.sinks[0], b"and back")
         assert connection.recv(100) == b"and back"
-        connection.get_loop().call_soon_threadsafe(agent.sinks[0], b"")
+        agent_connection.get_loop().call_soon_threadsafe(agent.sinks[0], b"")
         assert connection.recv(100) == b""
 
 
