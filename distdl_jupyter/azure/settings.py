@@ -90,12 +90,8 @@ def _read_cloud(name: str) -> Cloud:
         ) from None
 
 
-SETTINGS_FILE = SettingsFile(
-    name="distdl_azure.json",
-    type=AzureSettings,
-    allowed_values={"credential": "default, device_code or browser", "token_cache": "keyring or empty"},
-    secrets_hint="Keys and other secrets are not stored in the settings: sign in instead.",
-)
+_ALLOWED_VALUES = {"credential": "default, device_code or browser", "token_cache": "keyring or empty"}
+SETTINGS_FILE = SettingsFile("distdl_azure.json", AzureSettings, _ALLOWED_VALUES)
 read = SETTINGS_FILE.read
 
 

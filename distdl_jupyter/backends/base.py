@@ -109,7 +109,8 @@ class Backend(ABC):
 
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
-    #: The names that users choose, each with the options that it sets: {"horovod-mpi": {"controller": "mpi"}}.
+    #: The names that users choose, which begin with the backend's name, each with the options that it sets:
+    #: {"horovod-mpi": {"controller": "mpi"}}.
     labels: ClassVar[dict[str, dict[str, Any]]] = {}
     #: Alternative names of labels: {"mpi": "horovod-mpi"}.
     aliases: ClassVar[dict[str, str]] = {}

@@ -19,7 +19,7 @@ from distdl_jupyter.capture.notebook import CodeLocation, format_cell_label, get
 from distdl_jupyter.capture.pickler import raise_errors, wrap_modules
 from distdl_jupyter.capture.references import order_values
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.source import CodeText, find_imports, parse
+from distdl_jupyter.core.source import CodeText, list_imports, parse
 from distdl_jupyter.core.spec import CodeSource
 
 #: Names that IPython adds or replaces. They are not captured, because ranks run plain Python.
@@ -59,7 +59,7 @@ def capture_cell(
         for name, value in order_values(names, namespace).items()
         if name not in _IPYTHON_NAMES or shell is None or shell.user_ns_hidden.get(name) is not value
     }
-    imports = [*(value.__name__ for value in values.values() if isinstance(value, ModuleType)), *find_imports(tree)]
+    imports = [*(value.__name__ for value in values.values() if isinstance(value, ModuleType)), *list_imports(tree)]
     with pickle_values(wrap_modules(values, tree).items()) as (report, file):
         raise_errors(report, values, unit="cell")
         sent_modules = modules.find_modules([*report.modules, *imports], modules.find_roots(location))

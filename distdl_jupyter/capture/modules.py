@@ -22,7 +22,7 @@ from pathlib import Path
 from distdl_jupyter.capture.notebook import CodeLocation, get_shell
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.source import find_imports, try_parse
+from distdl_jupyter.core.source import list_imports, try_parse
 from distdl_jupyter.core.spec import Captured
 from distdl_jupyter.worker.installed import has_packages, list_roots
 
@@ -133,7 +133,7 @@ def find_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalMo
                     hint=f"Install {name} where the ranks run (pip install), or remove it from sys.path.",
                 )
             trees = [tree for _, text in module.iter_texts() if (tree := try_parse(text)) is not None]
-            pending.extend(name for tree in trees for name in find_imports(tree))
+            pending.extend(name.partition(".")[0] for tree in trees for name in list_imports(tree))
     return modules
 
 

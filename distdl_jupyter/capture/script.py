@@ -17,7 +17,7 @@ from distdl_jupyter.capture.listing import read_module_texts
 from distdl_jupyter.capture.modules import find_modules
 from distdl_jupyter.capture.notebook import CodeLocation
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.source import CodeText, find_imports, parse
+from distdl_jupyter.core.source import CodeText, list_imports, parse
 from distdl_jupyter.core.spec import Captured, CodeSource
 from distdl_jupyter.worker.secret_patterns import looks_secret
 
@@ -45,7 +45,7 @@ def capture_script(
     tree = parse(text)
     arguments, secret_indices = _to_arguments(script_params)
     modules = find_modules(
-        find_imports(tree), {script.parent: "in the script's folder", folder: "in the source directory"}
+        list_imports(tree), {script.parent: "in the script's folder", folder: "in the source directory"}
     )
     entry = Captured(name=script.name, kind="module", detail="script, run in place", size=script.stat().st_size)
     undefined = find_undefined(CompiledSource.from_text(text, script.name), {}, script.name, (), CodeLocation())
@@ -66,7 +66,7 @@ def capture_script(
         undefined=undefined,
         seconds=time.perf_counter() - start,
         texts=(CodeText(text, script.name), *read_module_texts(modules)),
-        imports=frozenset(find_imports(tree)),
+        imports=frozenset(name.partition(".")[0] for name in list_imports(tree)),
         secret_arguments=frozenset(secret_indices),
     )
 

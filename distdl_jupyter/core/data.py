@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl, unquote
 
 from distdl_jupyter.core.errors import InvalidSpec
@@ -91,9 +91,9 @@ def parse_sources(data: Any) -> tuple[DataSource, ...]:
     An address without a name is named ``data``; spaces separate addresses in a string. Raises InvalidSpec.
     """
     parsed = tuple(parse_source(name, address) for name, address in list_pairs(data))
-    names = [entry.name.upper() for entry in parsed]
-    if duplicates := [name for name in names if names.count(name) > 1]:
-        text = f"Two data sources have the name {duplicates[0].lower()}."
+    names = [entry.name.lower() for entry in parsed]
+    if duplicate := next((name for name in names if names.count(name) > 1), ""):
+        text = f"Two data sources have the name {duplicate}."
         raise _make_error("data-name-twice", text, "Use names that differ in more than upper and lower case.")
     return parsed
 
@@ -138,60 +138,48 @@ def parse_source(name: str, value: Any) -> DataSource:
         raise _make_error("data-signature-in-address", message, hint)
     mode: Any = query.pop("mode", "download")
     shard = query.pop("shard", "no") not in ("0", "false", "no")
-    if mode not in get_args(Mode):
-        raise _make_error("data-mode-invalid", f"mode must be download or mount, not {mode!r}.")
-    if query:
-        message = f"Unknown option '{next(iter(query))}' of a data source. Use one of: shard, mode."
+    if query or mode not in get_args(Mode):
+        option = next(iter(query), f"mode={mode}")
+        message = f"Unknown option {option!r} of a data source. Use one of: shard, mode=download, mode=mount."
         raise _make_error("data-option-unknown", message)
     if shard and text.startswith("https://"):
         message = f"{name} uses ?shard, but an https:// address is a single file."
         raise _make_error("https-shard", message, "Remove ?shard. Every node gets the file.")
-    return replace(_parse(text), name=name, mode=mode, shard=shard)
+    return replace(_parse_address(text), name=name, mode=mode, shard=shard)
 
 
-def _parse(text: str) -> DataSource:
+def _parse_address(text: str) -> DataSource:
+    scheme: Any
     scheme, separator, rest = text.partition("://")
-    if text.startswith("blob://"):
+    if scheme == "blob" and separator:
         return parse_blob(text, "data")
-    if text.startswith("shared:"):
-        path = text.removeprefix("shared:")
-        if not path.startswith("/"):
-            raise _make_error("data-path-not-absolute", f"The path in {text!r} must start with a slash.", _ADDRESS_HINT)
-        return DataSource(name="data", scheme="shared", path=path)
-    if scheme not in ("s3", "gs", "https"):
-        if separator or not text.strip():
-            raise _make_error("data-address-invalid", f"{text!r} is not a valid data address.", _make_hint(text))
+    if text.startswith("shared:/"):
+        return DataSource(name="data", scheme="shared", path=text.removeprefix("shared:"))
+    if not separator and text.strip() and not text.startswith("shared:"):
         return DataSource(name="data", scheme="path", path=text)
     container, _, prefix = rest.partition("/")
+    if hint := _find_blob_hint(text):
+        raise _make_error("blob-web-address", f"{text!r} is the web address of Azure Blob data.", hint)
+    if scheme not in ("s3", "gs", "https"):
+        raise _make_error("data-address-invalid", f"{text!r} is not a valid data address.", _ADDRESS_HINT)
     if "@" in container:
         message = f"A {scheme}:// address must not contain a user or a password, because they would be stored."
         raise _make_error("data-password-in-address", message, "Remove everything before the @.")
-    if not (_HOST if scheme == "https" else _BUCKET).fullmatch(container):
-        noun = "host" if scheme == "https" else "bucket"
+    pattern, noun = (_HOST, "host") if scheme == "https" else (_BUCKET, "bucket")
+    if not pattern.fullmatch(container):
         raise _make_error("data-container-name-invalid", f"{container!r} is not a valid {noun} name.", _ADDRESS_HINT)
-    if scheme == "https":
-        prefix = _check_web_path(text, unquote(prefix))
-    return DataSource(name="data", scheme=cast(Scheme, scheme), container=container, prefix=prefix.strip("/"))
-
-
-def _check_web_path(text: str, path: str) -> str:
-    if hint := _make_hint(text, ""):
-        raise _make_error("blob-web-address", f"{text!r} is the web address of Azure Blob data.", hint)
-    if not path or path.endswith("/"):
+    if scheme == "https" and not prefix.rpartition("/")[2]:
         message = f"{text!r} does not name a file, and web servers do not list files."
-        raise _make_error(
-            "https-without-file", message, "Use https://host/path for each file, or s3://, gs:// or blob://."
-        )
-    return path
+        hint = "Use https://host/path for each file, or s3://, gs:// or blob://."
+        raise _make_error("https-without-file", message, hint)
+    prefix = (unquote(prefix) if scheme == "https" else prefix).strip("/")
+    return DataSource(name="data", scheme=scheme, container=container, prefix=prefix)
 
 
-def _make_hint(text: str, default: str = _ADDRESS_HINT) -> str:
-    """Return the ``blob://`` form of a blob's web address, which users often paste, or ``default``."""
+def _find_blob_hint(text: str) -> str:
+    """Return the ``blob://`` form of a blob's web address, which users often paste, or "" for another address."""
     match = re.fullmatch(r"https://([a-z0-9]{3,24})\.blob\.[^/]+/([^/?]+)/?([^?]*)(\?.*)?", text)
-    if match is None:
-        return default
-    account, container, prefix, _ = match.groups()
-    return f'Write "blob://{account}/{container}{"/" + unquote(prefix) if prefix else ""}".'
+    return f'Write "blob://{match[1]}/{match[2]}{match[3] and "/"}{unquote(match[3])}".' if match else ""
 
 
 def parse_blob(text: str, field: str) -> DataSource:
@@ -199,13 +187,13 @@ def parse_blob(text: str, field: str) -> DataSource:
     account, _, rest = text.removeprefix("blob://").partition("/")
     container, _, prefix = rest.partition("/")
     if not text.startswith("blob://"):
-        hint = _make_hint(text, f"Use the form {_BLOB_FORM}.")
+        hint = _find_blob_hint(text) or f"Use the form {_BLOB_FORM}."
         raise _make_error("blob-address-invalid", f"{text!r} is not a valid Azure Blob address.", hint, field)
     if not _ACCOUNT.fullmatch(account):
         message = f"{account!r} is not a valid storage account name."
         hint = f"Use 3 to 24 lowercase letters and digits: {_BLOB_FORM}."
-        raise _make_error("storage-account-name-invalid", message, hint, field)
+        raise _make_error("blob-address-invalid", message, hint, field)
     if not _CONTAINER.fullmatch(container):
         hint = f"Use 3 to 63 lowercase letters, digits and single dashes: {_BLOB_FORM}."
-        raise _make_error("blob-container-name-invalid", f"{container!r} is not a valid container name.", hint, field)
+        raise _make_error("blob-address-invalid", f"{container!r} is not a valid container name.", hint, field)
     return DataSource(name=field, scheme="blob", account=account, container=container, prefix=prefix.strip("/"))

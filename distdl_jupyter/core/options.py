@@ -11,10 +11,11 @@ Batch AI, torchrun, horovodrun, accelerate, SageMaker, TorchDistributor and Horo
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from typing import Any
 
 from distdl_jupyter.core import humanize, tracking
@@ -25,10 +26,8 @@ from distdl_jupyter.core.packages import check_packages
 
 #: Checks a value (neither None nor "") of a field and returns it. Raises InvalidSpec.
 Check = Callable[[Any, str], Any]
-#: Maximum number of nodes, and of processes per node.
-MAX_PROCESSES = 100_000
-#: Maximum number of restarts; more would in practice be endless.
-MAX_RESTARTS = 1000
+#: Maximum number of nodes, and of processes per node; of restarts (more would in practice be endless).
+MAX_PROCESSES, MAX_RESTARTS = 100_000, 1000
 #: Maximum number of GPUs and of cores of a process.
 MAX_GPUS, MAX_CORES = 1024, 65_536
 #: Maximum absolute value of the priority of a queued job.
@@ -65,6 +64,10 @@ def check_name(value: Any, field: str = "name") -> str:
 
 def _to_text(value: Any, _field: str) -> str:
     return str(value)
+
+
+def _keep(value: Any, _field: str) -> Any:
+    return value  # jobs.jobspec parses it
 
 
 def _check_positive(value: Any, field: str) -> float:
@@ -114,21 +117,21 @@ def _check_bool(value: Any, field: str) -> bool:
 
 def _check_variables(value: Any, field: str) -> dict[str, str]:
     try:
-        pairs = dict(value)
+        variables = {name: str(text) for name, text in dict(value).items()}
     except (TypeError, ValueError):
         message = f'{field} must be a dict of names and values, such as {{"OMP_NUM_THREADS": "2"}}.'
         raise InvalidSpec(message, code="environment-not-a-dict", field=field) from None
-    for name, text in pairs.items():
+    for name, text in variables.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             message = f"{name!r} is not a valid name of an environment variable."
             raise InvalidSpec(message, code="environment-name-invalid", field=field)
-        if "\0" in str(text):
+        if "\0" in text:
             message = f"The value of {name} must not contain a null character."
             raise InvalidSpec(message, code="environment-value-null", field=field)
         if name.startswith("DISTDL_"):
             message = f"{name} is reserved for this package. Use a name that does not begin with DISTDL_."
             raise InvalidSpec(message, code="environment-name-reserved", field=field)
-    return {name: str(text) for name, text in pairs.items()}
+    return variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +176,6 @@ class OptionInfo:
     metavar: str = ""
     #: The type of the flag's value: int, float or str.
     value_type: type = str
-    #: Whether the value may also be "auto".
-    allows_auto: bool = False
     is_repeatable: bool = False
     #: Whether the option has the flags ``--name`` and ``--no-name`` without a value.
     is_switch: bool = False
@@ -194,18 +195,26 @@ def _option(default: Any, check: Check, help_: str, **metadata: Any) -> Any:
     return dataclasses.field(default=default, metadata={"info": OptionInfo(check=check, help=help_, **metadata)})
 
 
+_number = functools.partial(_option, metavar="N", value_type=int)
+_seconds = functools.partial(
+    _option, check=_check_positive, metavar="S", value_type=float, format_value=humanize.duration
+)
+_switch = functools.partial(_option, check=_check_bool, is_switch=True)
+_list = functools.partial(_option, (), is_repeatable=True, format_value=", ".join)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
     """The options of every job, in the order of a ``%%distributed`` line; durations are in seconds."""
 
-    node_count: int = _option(
-        1, check_count, "Number of nodes", default_text="1", flags=("-N",), metavar="N", value_type=int,
+    node_count: int = _number(
+        1, check_count, "Number of nodes", default_text="1", flags=("-N",),
         aliases=("num_nodes", "nnodes", "instance_count", "nodeCount"),
     )  # fmt: skip
-    process_count_per_node: int = _option(
+    process_count_per_node: int = _number(
         1, lambda value, field: value if value == "auto" else check_count(value, field),
-        "Processes per node; auto: one per GPU", default_text="1", flags=("-p",), metavar="N", value_type=int,
-        allows_auto=True, aliases=("nproc_per_node", "process_count_per_instance", "numGpus"),
+        "Processes per node; auto: one per GPU", default_text="1", flags=("-p",),
+        aliases=("nproc_per_node", "process_count_per_instance", "numGpus"),
     )  # fmt: skip
     #: The canonical label: ``plain``, ``torch``, ``horovod-gloo``, ``horovod-mpi``, ...
     distributed_backend: str = _option(
@@ -221,142 +230,129 @@ class JobOptions:
         aliases=("vm_series", "instance_type"), label="VM size",
     )  # fmt: skip
     price_per_hour: float | None = _option(
-        None, lambda value, _: value, 'Price of one node per hour, for the running cost: 3.5, or "3.5 EUR"',
-        metavar="PRICE", is_inherited=False,
+        None, _keep, 'Price of one node per hour, for the running cost: 3.5, or "3.5 EUR"', metavar="PRICE",
+        is_inherited=False,
     )  # fmt: skip
     name: str = _option("", check_name, "The job's name", default_text="notebook and cell number", metavar="NAME")
-    use_gpu: bool | None = _option(
-        None, _check_bool, "Whether each rank gets a GPU", default_text="if the machine has GPUs", is_switch=True,
-        aliases=("useGpu",), label="GPU", format_value=lambda needed: "required" if needed else "not used",
+    use_gpu: bool | None = _switch(
+        None, help_="Whether each rank gets a GPU", default_text="if the machine has GPUs", aliases=("useGpu",),
+        label="GPU", format_value=lambda needed: "required" if needed else "not used",
     )  # fmt: skip
-    #: GPUs, cores and bytes of memory of each process, reserved while the job runs. Requested GPUs are never shared.
-    #: Without ``gpus``, each process gets one GPU, or the processes share the GPUs of a machine that has fewer. Cores
-    #: and memory are reserved only on request, because the need is not known in advance: a small job without a request
-    #: starts immediately.
-    gpus: int | None = _option(
+    #: GPUs, cores and bytes of memory of each process, reserved while the job runs. Requested GPUs are never shared;
+    #: without ``gpus``, each process gets one GPU, or the processes share the GPUs of a machine that has fewer. Cores
+    #: and memory are reserved only on request: the need is not known in advance, and a small job starts immediately.
+    gpus: int | None = _number(
         None, check_range(0, MAX_GPUS), "GPUs per process, reserved while it runs; 0 for none",
-        default_text="one per process, if there are enough", metavar="N", value_type=int, label="GPUs per process",
+        default_text="one per process, if there are enough", label="GPUs per process",
     )  # fmt: skip
-    cores: int | None = _option(
+    cores: int | None = _number(
         None, check_range(1, MAX_CORES), "Cores per process, reserved while it runs", default_text="not limited",
-        metavar="N", value_type=int, label="Cores per process",
+        label="Cores per process",
     )  # fmt: skip
     memory: int | None = _option(
         None, parse_size, 'Memory per process, reserved while it runs: "24 GB"', default_text="not limited",
         metavar="SIZE", label="Memory per process", format_value=humanize.size,
     )  # fmt: skip
-    priority: int = _option(
+    priority: int = _number(
         0, check_range(-MAX_PRIORITY, MAX_PRIORITY), "Jobs of a higher priority start before your other queued jobs",
-        default_text="0", metavar="N", value_type=int, label="Priority",
+        default_text="0", label="Priority",
     )  # fmt: skip
-    after: tuple[str, ...] = _option(
-        (), _parse_jobs,
-        "Start after job ID has completed; if that job fails, the new job is canceled. Can be repeated", metavar="ID",
-        is_repeatable=True, is_inherited=False, label="Starts after",
+    after: tuple[str, ...] = _list(
+        _parse_jobs, "Start after job ID has completed; if that job fails, the new job is canceled. Can be repeated",
+        metavar="ID", is_inherited=False, label="Starts after",
         format_value=lambda ids: ", ".join(map(humanize.short_id, ids)),
     )  # fmt: skip
-    max_run_duration_seconds: float | None = _option(
-        None, _check_positive, "Stop the job after S seconds", metavar="S", value_type=float, aliases=("timeout",),
-        label="Stops after", format_value=humanize.duration,
-    )  # fmt: skip
+    max_run_duration_seconds: float | None = _seconds(
+        None, help_="Stop the job after S seconds", aliases=("timeout",), label="Stops after"
+    )
     #: The job fails, and its stacks are stored, if no rank makes progress for this long; None: only report it.
-    hang_timeout_seconds: float | None = _option(
-        None, _check_positive,
-        "Stop the job and keep the stacks of all ranks when no rank makes progress for S seconds", metavar="S",
-        value_type=float, aliases=("hang_timeout",), label="Hang timeout", format_value=humanize.duration,
+    hang_timeout_seconds: float | None = _seconds(
+        None, help_="Stop the job and keep the stacks of all ranks when no rank makes progress for S seconds",
+        aliases=("hang_timeout",), label="Hang timeout",
     )  # fmt: skip
-    idle_timeout_seconds: float | None = _option(
-        None, _check_positive, "Stop a session's ranks after S seconds without a cell",
-        default_text="never on this machine, 2 h on other clusters", metavar="S", value_type=float,
-        aliases=("idle_timeout",), is_in_form=False, label="Idle timeout", format_value=humanize.duration,
+    idle_timeout_seconds: float | None = _seconds(
+        None, help_="Stop a session's ranks after S seconds without a cell",
+        default_text="never on this machine, 2 h on other clusters", aliases=("idle_timeout",), is_in_form=False,
+        label="Idle timeout",
     )  # fmt: skip
-    max_restarts: int = _option(
+    max_restarts: int = _number(
         0, check_range(0, MAX_RESTARTS),
         "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are kept", default_text="0",
-        metavar="N", value_type=int, aliases=("reset_limit",), label="Restarts", format_value="up to {}".format,
+        aliases=("reset_limit",), label="Restarts", format_value="up to {}".format,
     )  # fmt: skip
     keep_checkpoints: str = _option(
         "", lambda value, field: parse_keep_rule(str(value), field).text,
         "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (add lowest or highest "
         "before the metric to choose)", default_text="all", metavar="RULE", is_in_form=False, label="Keeps checkpoints",
     )  # fmt: skip
-    notify_when: tuple[str, ...] = _option(
-        (), check_rules, "Send a message when a metric's mean over ranks meets a rule for the first time, such as "
-        '"val_acc > 0.9". Can be repeated', metavar="RULE", is_repeatable=True, is_in_form=False, label="Notifies when",
-        format_value=", ".join,
+    notify_when: tuple[str, ...] = _list(
+        check_rules, "Send a message when a metric's mean over ranks meets a rule for the first time, such as "
+        '"val_acc > 0.9". Can be repeated', metavar="RULE", is_in_form=False, label="Notifies when",
     )  # fmt: skip
     track: str = _option(
         "", tracking.check_trackers, "Track the job with mlflow, tensorboard or wandb, several separated by commas, or "
         "off for none", default_text="from your settings", metavar="NAME", label="Tracked with",
         format_value=tracking.format_titles,
     )  # fmt: skip
-    min_node_count: int | None = _option(
+    min_node_count: int | None = _number(
         None, check_count, "Restart with the remaining nodes after a node is lost, as long as at least N remain",
-        default_text="all", metavar="N", value_type=int, is_in_form=False, label="Minimum nodes",
+        default_text="all", is_in_form=False, label="Minimum nodes",
         format_value=lambda count: f"at least {humanize.plural(count, 'node')}",
     )  # fmt: skip
-    #: A longer log keeps only its first half and its last lines; metrics, states and results are never dropped.
-    max_log_bytes: int = _option(
+    #: Metrics, states and results are never dropped.
+    max_log_bytes: int = _number(
         1_000_000_000, parse_size, "Maximum size of the log in bytes; a longer log keeps only its first half and its "
-        "last lines", default_text="1 GB", metavar="N", value_type=int, is_in_form=False, label="Log",
+        "last lines", default_text="1 GB", is_in_form=False, label="Log",
         format_value=lambda limit: f"up to {humanize.size(limit)}",
     )  # fmt: skip
-    metrics_from_output: bool = _option(
-        default=True, check=_check_bool, default_text="yes", is_switch=True,
-        help_="Read metrics and progress from printed output, until the code reports its own",
-        label="Printed metrics", format_value=lambda enabled: "read" if enabled else "not read",
+    metrics_from_output: bool = _switch(
+        default=True, help_="Read metrics and progress from printed output, until the code reports its own",
+        default_text="yes", label="Printed metrics", format_value=lambda enabled: "read" if enabled else "not read",
     )  # fmt: skip
-    weight_check_steps: int = _option(
+    weight_check_steps: int = _number(
         100, check_range(0, 1_000_000_000),
-        "Compare the weights of all ranks every N optimizer steps (torch); 0: never",
-        default_text="100", metavar="N", value_type=int, is_in_form=False, label="Weights compared",
+        "Compare the weights of all ranks every N optimizer steps (torch); 0: never", default_text="100",
+        is_in_form=False, label="Weights compared",
         format_value=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",
     )  # fmt: skip
     #: Makes torch record the stack of each live allocation, which costs about 2 microseconds (worker.hooks.gpu_memory).
-    record_gpu_memory: bool = _option(
-        default=False, check=_check_bool, is_switch=True, default_text="no",
+    record_gpu_memory: bool = _switch(
+        default=False, default_text="no", is_in_form=False, label="GPU memory",
         help_="Record which lines allocate GPU memory (torch), so that an out-of-memory error lists the largest",
-        is_in_form=False, label="GPU memory", format_value=lambda on: "recorded by line" if on else "not recorded",
+        format_value=lambda on: "recorded by line" if on else "not recorded",
     )  # fmt: skip
     #: For code in which the check is wrong, for example because a module adds names to the builtins.
-    allow_undefined: bool = _option(
-        default=False, check=_check_bool, is_switch=True, default_text="no",
-        help_="Start even if the code uses undefined names", label="Undefined names",
+    allow_undefined: bool = _switch(
+        default=False, help_="Start even if the code uses undefined names", default_text="no", label="Undefined names",
         format_value=lambda allowed: "allowed" if allowed else "refused",
     )  # fmt: skip
-    stop_grace_seconds: float = _option(
-        5.0, _check_positive, "Seconds between the signals INT, TERM and KILL when the job is stopped",
-        default_text="5", metavar="S", value_type=float, is_in_form=False, label="Grace period",
-        format_value=humanize.duration,
+    stop_grace_seconds: float = _seconds(
+        5.0, help_="Seconds between the signals INT, TERM and KILL when the job is stopped", default_text="5",
+        is_in_form=False, label="Grace period",
     )  # fmt: skip
     environment_variables: dict[str, str] = dataclasses.field(default_factory=dict, metadata={"info": OptionInfo(
         check=_check_variables,
         help="An environment variable of the ranks; NAME alone passes the value from this machine. Can be repeated",
         flags=("--env",), metavar="NAME=VALUE", is_repeatable=True, aliases=("env",), is_inherited=False,
     )})  # fmt: skip
-    data: tuple[DataSource, ...] = _option(
-        (), lambda value, _: value,
-        "Data to copy to every node before the ranks start: blob://account/container/prefix, s3://bucket/prefix, "
-        "gs://bucket/prefix, https://host/file, shared:/path or a path on this machine; ?shard gives each node a "
-        "part. Can be repeated", metavar="NAME=ADDRESS", is_repeatable=True,
-        label="Data", format_value=lambda sources: ", ".join(f"{source.name}={source.url}" for source in sources),
+    data: tuple[DataSource, ...] = _list(
+        _keep, "Data to copy to every node before the ranks start: blob://account/container/prefix, "
+        "s3://bucket/prefix, gs://bucket/prefix, https://host/file, shared:/path or a path on this machine; ?shard "
+        "gives each node a part. Can be repeated", metavar="NAME=ADDRESS", label="Data",
+        format_value=lambda sources: ", ".join(f"{source.name}={source.url}" for source in sources),
     )  # fmt: skip
-    pip_packages: tuple[str, ...] = _option(
-        (), check_packages,
+    pip_packages: tuple[str, ...] = _list(
+        check_packages,
         "A package to install from PyPI on every node before the ranks start, such as numpy==2.2. Can be repeated",
-        flags=("--pip",), metavar="PACKAGE", is_repeatable=True, aliases=("packages_to_install",), label="pip packages",
-        format_value=", ".join,
+        flags=("--pip",), metavar="PACKAGE", aliases=("packages_to_install",), label="pip packages",
     )  # fmt: skip
-    conda_packages: tuple[str, ...] = _option(
-        (), check_packages,
-        "A package to install with conda on every node before the ranks start, such as conda-forge::ffmpeg=7. Can be "
-        "repeated",
-        flags=("--conda",), metavar="PACKAGE", is_repeatable=True, label="conda packages", format_value=", ".join,
+    conda_packages: tuple[str, ...] = _list(
+        check_packages, "A package to install with conda on every node before the ranks start, such as "
+        "conda-forge::ffmpeg=7. Can be repeated", flags=("--conda",), metavar="PACKAGE", label="conda packages",
     )  # fmt: skip
     requirements: str = _option(
-        "", _to_text,
-        "Packages to install on every node before the ranks start: requirements.txt, pylock.toml, or a script with "
-        "inline dependencies (PEP 723)", metavar="FILE", aliases=("pip_requirements_file",),
+        "", _to_text, "Packages to install on every node before the ranks start: requirements.txt, pylock.toml, or a "
+        "script with inline dependencies (PEP 723)", metavar="FILE", aliases=("pip_requirements_file",),
         label="Requirements", format_value=lambda text: humanize.plural(text.count("\n"), "line"),
     )  # fmt: skip
     outputs: str = _option(
@@ -413,65 +409,55 @@ def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, A
     allowed = set(allowed)
     options: dict[str, Any] = {}
     spellings: dict[str, str] = {}
-    totals: dict[str, Any] = {}
     for name, value in arguments.items():
-        if name in TOTAL_NAMES:
-            totals[name] = value
-            continue
-        if name == "local_mode":
-            if value is True:
-                options["compute_target"] = "local"
-            continue
         primary = ALIASES.get(name, name)
+        if name in TOTAL_NAMES or name == "local_mode":
+            continue
         if primary not in allowed:
             hint = "%%distributed? and 'distdl submit --help' list all options."
             raise InvalidSpec(describe_unknown(name, allowed), code="option-unknown", field=name, hint=hint)
-        if primary in options and options[primary] != value:
+        if primary in spellings and options[primary] != value:
             values = f"{options[primary]!r} and {value!r}"
             message = f"{spellings[primary]} and {name} are the same option, but their values differ: {values}."
             raise InvalidSpec(message, code="option-given-twice", field=primary, hint="Use only one of them.")
         options[primary], spellings[primary] = value, name
-    _apply_totals(totals, options, spellings)
+    if arguments.get("local_mode") is True:
+        options["compute_target"] = "local"
+    for name in filter(arguments.__contains__, TOTAL_NAMES):
+        _apply_total(name, arguments[name], options, spellings.get("process_count_per_node", "process_count_per_node"))
     return options
 
 
-def _apply_totals(totals: dict[str, Any], resolved: dict[str, Any], spellings: dict[str, str]) -> None:
-    for name, total in totals.items():
-        if isinstance(total, bool) or not isinstance(total, int) or total == 0:
-            message = f"{name} must be a nonzero integer, not {total!r}."
-            raise InvalidSpec(message, code="process-total-invalid", field=name)
-        if total < 0 and resolved.setdefault("compute_target", "local") != "local":
-            message = f"A negative {name} means processes on this machine, not on compute_target."
-            hint = "Remove compute_target or give a positive number."
-            raise InvalidSpec(message, code="negative-process-count", field=name, hint=hint)
-        node_count = resolved.get("node_count", 1)
-        if not isinstance(node_count, int) or node_count < 1 or abs(total) % node_count:
-            message = f"{name}={total} processes cannot be divided evenly among {node_count} nodes."
-            hint = "Use process_count_per_node instead."
-            raise InvalidSpec(message, code="processes-not-divisible", field=name, hint=hint)
-        per_node = abs(total) // node_count
-        if (existing := resolved.setdefault("process_count_per_node", per_node)) != per_node:
-            spelling = spellings.get("process_count_per_node", "process_count_per_node")
-            message = f"{name}={total} and {spelling}={existing} contradict each other."
-            raise InvalidSpec(message, code="process-counts-differ", field=name, hint="Use only one of them.")
+def _apply_total(name: str, total: Any, options: dict[str, Any], spelling: str) -> None:
+    """Set ``process_count_per_node``, which the user spelled ``spelling``, from a total number of processes."""
+    node_count = options.get("node_count", 1)
+    if isinstance(total, bool) or not isinstance(total, int) or total == 0:
+        message = f"{name} must be a nonzero integer, not {total!r}."
+        raise InvalidSpec(message, code="process-total-invalid", field=name)
+    if total < 0 and options.setdefault("compute_target", "local") != "local":
+        message = f"A negative {name} means processes on this machine, not on compute_target."
+        hint = "Remove compute_target or give a positive number."
+        raise InvalidSpec(message, code="negative-process-count", field=name, hint=hint)
+    if not isinstance(node_count, int) or node_count < 1 or abs(total) % node_count:
+        message = f"{name}={total} processes cannot be divided evenly among {node_count} nodes."
+        hint = "Use process_count_per_node instead."
+        raise InvalidSpec(message, code="processes-not-divisible", field=name, hint=hint)
+    if (existing := options.setdefault("process_count_per_node", abs(total) // node_count)) != abs(total) // node_count:
+        message = f"{name}={total} and {spelling}={existing} contradict each other."
+        raise InvalidSpec(message, code="process-counts-differ", field=name, hint="Use only one of them.")
 
 
 def override(options: Mapping[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``options`` updated with ``updates``; an alias replaces its primary name, and vice versa."""
-    replaced = {_primary_name(name) for name in updates}
-    return {name: value for name, value in options.items() if _primary_name(name) not in replaced} | dict(updates)
-
-
-def _primary_name(name: str) -> str:
-    return "process_count_per_node" if name in TOTAL_NAMES else ALIASES.get(name, name)
+    primary = {**ALIASES, **dict.fromkeys(TOTAL_NAMES, "process_count_per_node")}
+    replaced = {primary.get(name, name) for name in updates}
+    return {name: value for name, value in options.items() if primary.get(name, name) not in replaced} | dict(updates)
 
 
 #: Maximum number of allowed names, and of similar names, in an error message.
 _MAX_LISTED, _MAX_SUGGESTED = 10, 5
-#: Minimum similarity of a suggestion (1 is identical).
-_MIN_SIMILARITY = 0.65
-#: Maximum difference between the similarities of a suggestion and of the best one.
-_MAX_SIMILARITY_GAP = 0.2
+#: Minimum similarity of a suggestion, and of its beginning (1 is identical).
+_MIN_SIMILARITY, _MIN_PREFIX_SIMILARITY = 0.65, 0.8
 
 
 def describe_unknown(
@@ -483,17 +469,16 @@ def describe_unknown(
     message lists all allowed names, unless the list is so long that it would hide the error.
     """
     names, text = sorted(allowed), _normalize(name)
-    scores = dict.fromkeys(names, 0.0)
+    full: dict[str, list[str]] = {}
+    prefixes: dict[str, list[str]] = {}
     for spelling, option in [*zip(names, names, strict=True), *aliases.items()]:
-        if option in scores:  # an alias is replaced by its primary name
-            letters = _normalize(spelling)
-            ratio, prefix_ratio = (
-                SequenceMatcher(None, text, other).ratio() for other in (letters, letters[: len(text)])
-            )
-            # If two spellings are equally similar, the shorter one wins.
-            scores[option] = max(scores[option], max(ratio, 0.95 * prefix_ratio) - len(letters) / 10_000)
-    min_score = max(_MIN_SIMILARITY, max(scores.values(), default=0.0) - _MAX_SIMILARITY_GAP)
-    nearest = sorted((option for option in names if scores[option] >= min_score), key=lambda option: -scores[option])
+        if option in names:  # an alias is replaced by its primary name
+            full.setdefault(_normalize(spelling), []).append(option)
+            prefixes.setdefault(_normalize(spelling)[: len(text)], []).append(option)
+    nearest: list[str] = []
+    for options, min_similarity in ((prefixes, _MIN_PREFIX_SIMILARITY), (full, _MIN_SIMILARITY)):
+        matches = get_close_matches(text, options, _MAX_SUGGESTED, min_similarity)
+        nearest = nearest or [*dict.fromkeys(option for match in matches for option in options[match])]
     suggestion = f" Use one of: {', '.join(names)}." if len(names) <= _MAX_LISTED else ""
     if nearest:
         *others, last = nearest[:_MAX_SUGGESTED]

@@ -27,6 +27,8 @@ _MAX_CHARACTERS = 1_000_000
 #: The block of a script's metadata (packaging.python.org/en/latest/specifications/inline-script-metadata).
 _SCRIPT_METADATA = re.compile(r"(?m)^# /// script\s*$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s;\"']+", re.IGNORECASE)
+#: A line of requirements that only this machine can read.
+_LOCAL_REQUIREMENT = re.compile(r"[./~]|file:|(-e|--editable)(\s|$)")
 _FORMATS_HINT = "Use requirements.txt, pylock.toml, or a script with inline dependencies (PEP 723)."
 
 
@@ -35,13 +37,12 @@ def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
     if isinstance(value, str):  # as typed on a magic line
         value = value.replace(",", " ").split()
     is_list = isinstance(value, list | tuple) and all(isinstance(package, str) for package in value)
-    packages = tuple(package.strip() for package in value if package.strip()) if is_list else ()
+    packages = tuple(filter(None, map(str.strip, value))) if is_list else ()
     if not is_list or any(package.startswith("-") or "\n" in package for package in packages):
         text = f"{field} must be a list of packages, not {value!r}."
         hint = 'Use a list such as ["numpy>=2", "webdataset==1.0.2"].'
         raise InvalidSpec(text, code="packages-not-a-list", field=field, hint=hint)
-    for package in packages:
-        _reject_passwords(package, field)
+    _reject_passwords("\n".join(packages), field)
     return packages or None
 
 
@@ -58,27 +59,18 @@ def read_requirements(source: str, folder: Path) -> str:
     text = source
     if source and not source.endswith("\n"):
         path = folder / Path(source).expanduser()
-        text = _read_file(path)
-        if path.suffix == ".py":
-            text = parse_script(text, path.name)
-        elif path.suffix != ".toml":
-            text = "\n".join(_expand_includes(path, text, {path.resolve()})) + "\n"
+        text = _read_file(path, {path.resolve()})
     if len(text) > _MAX_CHARACTERS:
-        raise _make_error(
-            "requirements-too-long", "requirements is longer than 1 MB.", "Remove what the job does not need."
-        )
+        hint = "Remove what the job does not need."
+        raise _make_error("requirements-too-long", "requirements is longer than 1 MB.", hint)
+    _reject_passwords(text, "requirements")
     if is_lock_file(text):
-        _reject_passwords(text, "requirements")
         return text
     lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
-    for line in lines:
-        if line.startswith((".", "/", "~", "file:")) or line.split(maxsplit=1)[0] in ("-e", "--editable"):
-            hint = (
-                "Modules in the notebook's folder are sent automatically. Otherwise, use a wheel that nodes can load."
-            )
-            message = f"requirements contains {line!r}, which does not exist on other machines."
-            raise _make_error("requirements-local-path", message, hint)
-        _reject_passwords(line, "requirements")
+    if local := next((line for line in lines if _LOCAL_REQUIREMENT.match(line)), ""):
+        hint = "Modules in the notebook's folder are sent automatically. Otherwise, use a wheel that nodes can load."
+        message = f"requirements contains {local!r}, which does not exist on other machines."
+        raise _make_error("requirements-local-path", message, hint)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -86,17 +78,31 @@ def _make_error(code: str, message: str, hint: str) -> InvalidSpec:
     return InvalidSpec(message, code=code, field="requirements", hint=hint)
 
 
-def _read_file(path: Path) -> str:
+def _read_file(path: Path, visited: set[Path]) -> str:
+    """Return the requirements in a file and in the files that it includes, except those that were already read."""
     if path.suffix in (".lock", ".yml", ".yaml"):
         message = f"requirements cannot be {path.name}, because only another tool reads that file."
         hint = f"{_FORMATS_HINT} For conda, list the packages in conda_packages."
         raise _make_error("requirements-file-of-other-tool", message, hint)
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not a text file"
         message = f"requirements cannot be read from {path}: {reason}."
         raise _make_error("requirements-unreadable", message, _FORMATS_HINT) from None
+    if path.suffix == ".py":
+        return parse_script(text, path.name)
+    if path.suffix == ".toml":
+        return text
+    lines: list[str] = []
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        flag, _, rest = line.strip().replace("=", " ", 1).partition(" ")
+        if flag not in ("-r", "--requirement"):
+            lines.append(re.sub(r"(^|\s)#.*$", "", line))
+        elif (included := (path.parent / rest.strip()).resolve()) not in visited:
+            visited.add(included)
+            lines.append(_read_file(included, visited))
+    return "\n".join(lines) + "\n"
 
 
 def declares_packages(script: str) -> bool:
@@ -108,30 +114,15 @@ def parse_script(text: str, name: str) -> str:
     """Return the dependencies that a script declares, one per line. Raises InvalidSpec."""
     import tomllib  # few jobs need it
 
-    match = _SCRIPT_METADATA.search(text)
+    match, reason = _SCRIPT_METADATA.search(text), "it has no inline dependencies (PEP 723)"
+    if match is not None:
+        try:
+            metadata = tomllib.loads(re.sub("(?m)^# ?", "", match["content"]))
+            return "".join(f"{dependency}\n" for dependency in metadata.get("dependencies", []))
+        except (tomllib.TOMLDecodeError, TypeError) as error:
+            reason = str(error)
     hint = 'Begin it with the lines # /// script, # dependencies = ["numpy"], # ///.'
-    if match is None:
-        message = f"requirements cannot be read: {name} has no inline dependencies (PEP 723)."
-        raise _make_error("script-without-dependencies", message, hint)
-    try:
-        metadata = tomllib.loads(re.sub("(?m)^# ?", "", match["content"]))
-        return "".join(f"{dependency}\n" for dependency in metadata.get("dependencies", []))
-    except (tomllib.TOMLDecodeError, TypeError) as error:
-        message = f"requirements cannot be read from the metadata of {name}: {error}."
-        raise _make_error("script-metadata-invalid", message, hint) from None
-
-
-def _expand_includes(path: Path, text: str, visited: set[Path]) -> list[str]:
-    """Return the lines of a file and of the files that it includes."""
-    lines: list[str] = []
-    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
-        flag, _, rest = line.strip().replace("=", " ", 1).partition(" ")
-        if flag not in ("-r", "--requirement"):
-            lines.append(re.sub(r"(^|\s)#.*$", "", line))
-        elif (included := (path.parent / rest.strip()).resolve()) not in visited:
-            visited.add(included)
-            lines += _expand_includes(included, _read_file(included), visited)
-    return lines
+    raise _make_error("script-without-dependencies", f"requirements cannot be read from {name}: {reason}.", hint)
 
 
 def _reject_passwords(text: str, field: str) -> None:

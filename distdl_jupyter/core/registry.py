@@ -91,18 +91,15 @@ def make_options(options_class: type, values: Mapping[str, Any], owner: str) -> 
         if choices and value not in choices:
             message = f"{name} must be one of {', '.join(map(str, choices))}, not {value!r}."
             raise InvalidSpec(message, code="plugin-option-not-a-choice", field=name)
-    for field in fields.values():
-        if field.default is field.default_factory is dataclasses.MISSING and field.name not in values:
-            raise InvalidSpec(f"{field.name} is missing.", code="option-missing", field=field.name)
-    options = options_class(**values)
-    hints = typing.get_type_hints(options_class)
+    for name, field in fields.items():
+        if field.default is field.default_factory is dataclasses.MISSING and name not in values:
+            raise InvalidSpec(f"{name} is missing.", code="option-missing", field=name)
+    options, hints = options_class(**values), typing.get_type_hints(options_class)
     for name, value in values.items():
         allowed = typing.get_args(hints[name]) if isinstance(hints[name], types.UnionType) else (hints[name],)
-        if not _DESCRIPTIONS.keys() >= set(allowed):
-            continue
         actual = getattr(options, name)  # the class may have converted the value
-        accepted = (*allowed, int) if float in allowed else allowed
-        if not (bool in allowed if isinstance(actual, bool) else isinstance(actual, accepted)):
+        is_valid = type(actual) in allowed or (type(actual) is int and float in allowed)
+        if not is_valid and _DESCRIPTIONS.keys() >= set(allowed):
             expected = " or ".join(filter(None, map(_DESCRIPTIONS.get, allowed)))
             raise InvalidSpec(f"{name} must be {expected}, not {value!r}.", code="plugin-option-type", field=name)
     return options
@@ -124,9 +121,11 @@ def map_labels() -> dict[str, str]:
 
 def resolve_label(name: str) -> str:
     """Return the canonical label of a backend ("horovod-mpi" for "mpi"), or other names unchanged."""
-    if _find_backend_name(name):
-        return name
-    return next((plugin.aliases[name] for plugin in load_backends() if name in plugin.aliases), name)
+    backend = name.partition("-")[0]  # if a backend has this name, the others need not be loaded
+    with contextlib.suppress(PluginUnavailable):
+        plugins = [get("backends", backend)] if backend in list_names("backends") else load_backends()
+        return next((plugin.aliases[name] for plugin in plugins if name in plugin.aliases), name)
+    return name
 
 
 def load_backend(label: str, values: dict[str, Any]) -> tuple[Any, Any]:
@@ -135,17 +134,9 @@ def load_backend(label: str, values: dict[str, Any]) -> tuple[Any, Any]:
     Raises InvalidSpec for an unknown label or option, PluginUnavailable when the backend cannot be loaded.
     """
     label = resolve_label(label)
-    name = _find_backend_name(label) or map_labels().get(label, label)
-    if name not in list_names("backends"):
+    name = label.partition("-")[0]  # every label begins with the name of its backend
+    plugin = get("backends", name) if name in list_names("backends") else None
+    if plugin is None or label not in (plugin.labels or (name,)):
         message = describe_unknown(label, map_labels(), "distributed backend")
         raise InvalidSpec(message, code="backend-unknown", field="distributed_backend")
-    plugin = get("backends", name)
-    return plugin, check_options("backends", plugin.name, {**plugin.labels.get(label, {}), **values})
-
-
-def _find_backend_name(label: str) -> str:
-    """Return the backend named by the label's first word if it has the label, without loading other backends."""
-    name = label.partition("-")[0]
-    with contextlib.suppress(PluginUnavailable, InvalidSpec):
-        return name if label in (get("backends", name).labels or (name,)) else ""
-    return ""
+    return plugin, check_options("backends", name, {**plugin.labels.get(label, {}), **values})

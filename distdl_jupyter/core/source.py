@@ -94,9 +94,7 @@ class CodeAnalysis:
     assigned: dict[str, ast.expr] = field(default_factory=dict)
     #: Names of variables that contain the rank.
     rank_names: set[str] = field(default_factory=set)
-    #: Whether any source could be parsed.
-    is_parsed: bool = False
-    #: Labels of the training code itself, without modules that are sent with it.
+    #: Labels of the training code itself that could be parsed, without modules that are sent with it.
     training_labels: set[str] = field(default_factory=set)
 
     def find_call(self, *short_names: str) -> Call | None:
@@ -125,7 +123,7 @@ def _select_modules(
     texts, names = list(texts), [*aliases.values(), *imports]
     for source in texts:
         if not source.is_module and (tree := try_parse(source.text)) is not None:
-            names += list_imported_names(tree)
+            names += list_imports(tree)
             yield source, tree
     unread = {get_module_name(source.label): source for source in texts if source.is_module}
     budget = _MAX_CHARACTERS
@@ -136,7 +134,7 @@ def _select_modules(
             if match is None or len(match.text) > budget or (tree := try_parse(match.text)) is None:
                 continue
             budget -= len(match.text)
-            names += list_imported_names(tree, module if match.label.endswith("__init__.py") else module[:-1])
+            names += list_imports(tree, module if match.label.endswith("__init__.py") else module[:-1])
             yield match, tree
 
 
@@ -145,16 +143,16 @@ def get_module_name(label: str) -> str:
     return label.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def list_imported_names(tree: ast.Module, package: Sequence[str] = ()) -> list[str]:
-    """Return the full names that a module of ``package`` imports, including relative imports."""
-    modules = []
+def list_imports(tree: ast.AST, package: Sequence[str] = ()) -> list[str]:
+    """Return the full names that code imports anywhere; relative imports are those of a module of ``package``."""
+    names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            modules += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level <= len(package):
             parents = package[: len(package) - node.level + 1] if node.level else []
-            modules += [".".join([*parents, *filter(None, [node.module]), alias.name]) for alias in node.names]
-    return modules
+            names += [".".join([*parents, *filter(None, [node.module]), alias.name]) for alias in node.names]
+    return names
 
 
 def analyze(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Collection[str]) -> CodeAnalysis:
@@ -166,13 +164,12 @@ def analyze(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Coll
     """
     code = CodeAnalysis(tuple(texts), imports={*imports})
     for source, tree in _select_modules(texts, aliases, imports):
-        code.is_parsed = True
         if not source.is_module:
             code.training_labels.add(source.label)
         tree_aliases, assigned = _collect_names(tree, code.identifiers)
         code.imports.update(name.partition(".")[0] for name in tree_aliases.values())
         code.assigned.update(assigned)
-        code.rank_names.update(name for name, value in assigned.items() if _holds_rank(value))
+        code.rank_names.update(name for name, value in assigned.items() if depends_on_rank(value))
         _add_calls(code, tree, source, {**_ALIASES, **aliases, **tree_aliases})
     code.imports.update(name.partition(".")[0] for name in aliases.values())
     # If a function is called under a condition on the rank, only one rank makes the calls in it.
@@ -235,18 +232,6 @@ def try_parse(text: str) -> ast.Module | None:
         return None
 
 
-def find_imports(tree: ast.AST) -> dict[str, int]:
-    """Return the top-level names of all modules that the code imports anywhere, with the line of the first import."""
-    lines: dict[str, int] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                lines.setdefault(alias.name.partition(".")[0], node.lineno)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            lines.setdefault(node.module.partition(".")[0], node.lineno)
-    return lines
-
-
 def _collect_names(tree: ast.AST, identifiers: set[str]) -> tuple[dict[str, str], dict[str, ast.expr]]:
     """Return the full names that imports bind ({"hvd": "horovod.torch"}) and the expressions assigned to names.
 
@@ -282,15 +267,6 @@ def get_dotted_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
         prefix = get_dotted_name(node.value, aliases)
         return f"{prefix}.{node.attr}" if prefix else f"?.{node.attr}"
     return ""
-
-
-def _holds_rank(value: ast.expr) -> bool:
-    """Return whether an expression is the rank or a condition on it: ``int(os.environ["RANK"])``, ``rank == 0``."""
-    if isinstance(value, ast.Call) and get_dotted_name(value.func, {}) == "int" and value.args:
-        value = value.args[0]
-    if isinstance(value, ast.Call) and get_dotted_name(value.func, {}).rpartition(".")[2] not in ("get", "getenv"):
-        return depends_on_rank(value.func)  # calls that do not read a variable only receive the rank, as a sampler does
-    return isinstance(value, ast.Call | ast.Subscript | ast.Compare) and depends_on_rank(value)
 
 
 def _is_guard(test: ast.expr, ranks: Collection[str]) -> bool:

@@ -7,6 +7,7 @@ ranges; ``choice`` (or a list) contains the values. Optuna's distributions are a
 from __future__ import annotations
 
 import ast
+import bisect
 import math
 import re
 import sys
@@ -103,17 +104,11 @@ def _make_choice(values: Any, name: str) -> Choice:
     options = tuple(values)
     if not 1 <= len(options) <= MAX_VALUES:
         raise _make_error("parameter-value-count", f"{name} must have 1 to {MAX_VALUES} values, not {len(options)}.")
-    distinct: dict[Any, Any] = {}
     for value in options:
         if not (math.isfinite(value) if isinstance(value, float) else isinstance(value, str | int | bool | None)):
-            message = f"{name} has the value {value!r:.40}."
             hint = "Use finite numbers, strings, True, False or None, and map them to objects in the training code."
-            raise _make_error("parameter-value-invalid", message, hint)
-        if type(existing := distinct.setdefault(value, value)) is not type(value):
-            message = f"{name} has the values {existing!r} and {value!r}, which Optuna treats as the same value."
-            hint = "Use only one of them, or strings that the training code maps to values."
-            raise _make_error("parameter-values-equal", message, hint)
-    return Choice(tuple(distinct))
+            raise _make_error("parameter-value-invalid", f"{name} has the value {value!r:.40}.", hint)
+    return Choice(tuple(dict.fromkeys(options)))  # for Optuna, equal values are the same, such as 64 and 64.0
 
 
 def check_space(parameters: Any) -> Space:
@@ -140,20 +135,22 @@ def check_space(parameters: Any) -> Space:
     return space
 
 
+_DISTRIBUTIONS: dict[str, Callable[..., Range | Choice]] = {
+    function.__name__: function for function in (uniform, loguniform, integers, choice)
+}
+
+
 def parse_domain(name: str, text: str) -> Range | Choice:
     """Parse a domain on a magic line, such as ``loguniform(1e-4, 1e-1)`` or ``64,128``. Raises InvalidSpec."""
     text = text.strip()
     if match := _CALL.fullmatch(text):
-        makers: dict[str, Callable[..., Range | Choice]] = {
-            make.__name__: make for make in (uniform, loguniform, integers, choice)
-        }
-        if match[1] not in makers:
-            hint = f"Use one of: {', '.join(makers)}, or a list: {name}=64,128."
+        if match[1] not in _DISTRIBUTIONS:
+            hint = f"Use one of: {', '.join(_DISTRIBUTIONS)}, or a list: {name}=64,128."
             raise _make_error("distribution-name-unknown", f"Unknown distribution {match[1]!r:.40}.", hint)
         try:
             call: Any = ast.parse(text, mode="eval").body
             named = {argument.arg: ast.literal_eval(argument.value) for argument in call.keywords}
-            return makers[match[1]](*map(ast.literal_eval, call.args), **named)
+            return _DISTRIBUTIONS[match[1]](*map(ast.literal_eval, call.args), **named)
         except _PARSE_ERRORS:
             hint = f"Write numbers in parentheses, such as {match[1]}(1, 8)."
             raise _make_error("parameters-unreadable", f"{text:.40} cannot be read.", hint) from None
@@ -272,6 +269,7 @@ class Study:
 
     id: str
     spec: JobSpec
+    group: Group
     plan: SweepPlan
     state: State
     trials: tuple[Trial, ...]
@@ -280,31 +278,24 @@ class Study:
     ended: float | None = None
 
     @property
-    def group(self) -> Group:
-        """The group of its trials."""
-        assert self.spec.group is not None
-        return self.spec.group
-
-    @property
     def done(self) -> int:
         """The number of trials that ended and were not stopped."""
         return sum(trial.has_ended and not trial.was_stopped for trial in self.trials)
 
     def sort_trials(self) -> list[Trial]:
         """Return the trials by value, the best first; trials without a finite value are last."""
+        sign = -1 if self.plan.maximize else 1
 
         def get_key(trial: Trial) -> tuple[float, int]:
-            if trial.value is None or not math.isfinite(trial.value):
-                return math.inf, trial.number
-            return -trial.value if self.plan.maximize else trial.value, trial.number
+            is_finite = trial.value is not None and math.isfinite(trial.value)
+            return sign * trial.value if is_finite else math.inf, trial.number
 
         return sorted(self.trials, key=get_key)
 
     @property
     def best(self) -> Trial | None:
         """The best completed trial, or None if no trial has completed."""
-        completed = (trial for trial in self.sort_trials() if trial.state == "completed" and trial.value is not None)
-        return next(completed, None)
+        return next((t for t in self.sort_trials() if t.state == "completed" and t.value is not None), None)
 
     @property
     def elapsed(self) -> float:
@@ -336,15 +327,13 @@ def get_comparison_points(rows: Sequence[Row], after: int, *, complete: bool) ->
     All trials are compared at the same steps; the mean is the newest one up to that step. The last row counts only if
     ``complete`` is set: all ranks have reported it.
     """
-    measured = [row for row in rows if row.mean is not None and row.step >= 0]
-    newest = measured[-1].step if measured else -1
+    measured = [(row.step, float(row.mean)) for row in rows if row.mean is not None and row.step >= 0]
+    limit = measured[-1][0] + complete if measured else 0
     points: list[tuple[int, float]] = []
-    index = step = 0
-    while step < newest or (step == newest and complete):
-        mean: float | None = None
-        while index < len(measured) and measured[index].step <= step:
-            mean, index = measured[index].mean, index + 1
-        if mean is not None and step > after:
-            points.append((step, float(mean)))
+    step = 0
+    while step < limit:
+        index = bisect.bisect_right(measured, (step, math.inf))
+        if index and step > after:
+            points.append((step, measured[index - 1][1]))
         step = max(step + 1, int(step * _STEP_RATIO))
     return points

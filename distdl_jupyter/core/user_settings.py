@@ -22,17 +22,16 @@ from distdl_jupyter.core.spec import JobSpec
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SettingsFile(Generic[S]):
     """The file ``name`` with settings of the struct ``type``, whose fields all have defaults.
 
-    ``allowed_values`` describes the valid values of fields; ``secrets_hint`` says where to set keys instead.
+    ``allowed_values`` describes the valid values of the fields that do not accept every string.
     """
 
     name: str
     type: type[S]
     allowed_values: Mapping[str, str]
-    secrets_hint: str
 
     @property
     def path(self) -> Path:
@@ -57,9 +56,9 @@ class SettingsFile(Generic[S]):
         Only ``names`` (default: all) may be changed; errors mention the ``subject``. Raises InvalidSpec.
         """
         names = names or self.type.__struct_fields__
-        for name in changes.keys() - set(names):
-            message = describe_unknown(name, names, "setting", f"for {subject}")
-            raise InvalidSpec(message, code="setting-unknown", field=name, hint=self.secrets_hint)
+        if unknown := [name for name in changes if name not in names]:
+            message = describe_unknown(unknown[0], names, "setting", f"for {subject}")
+            raise InvalidSpec(message, code="setting-unknown", field=unknown[0])
         values = msgspec.to_builtins(self.read()) | {name: str(value or "").strip() for name, value in changes.items()}
         try:
             return msgspec.convert({name: value for name, value in values.items() if value}, self.type, strict=False)
@@ -74,10 +73,6 @@ class SettingsFile(Generic[S]):
         return settings
 
 
-#: The settings of ``%dist_config monitoring``.
-MONITORING_NAMES = ("enabled", "address", "notify")
-#: The settings of ``%dist_config tracking``.
-TRACKING_NAMES = ("track", "mlflow", "artifacts")
 #: Events that send a message, as ``core.alerts.Kind``.
 ALERT_KINDS = "end,failure,stall,nan,rule"
 
@@ -97,33 +92,28 @@ class ReportingSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     artifacts: Literal["outputs", "all", "none"] = "outputs"
 
 
-SETTINGS = SettingsFile(
-    name="distdl_monitoring.json",
-    type=ReportingSettings,
-    allowed_values={
-        "enabled": "true or false",
-        "notify": f"some of {ALERT_KINDS}",
-        "mlflow": "an address without spaces, for example https://tracking.example or sqlite:////home/me/mlflow.db",
-        "artifacts": "outputs, all or none",
-    },
-    secrets_hint="Keys, tokens and destinations of telemetry are set in the environment of Jupyter.",
-)
+_ALLOWED_VALUES = {
+    "enabled": "true or false",
+    "notify": f"some of {ALERT_KINDS}",
+    "mlflow": "an address without spaces, for example https://tracking.example or sqlite:////home/me/mlflow.db",
+    "artifacts": "outputs, all or none",
+}
+SETTINGS = SettingsFile("distdl_monitoring.json", ReportingSettings, _ALLOWED_VALUES)
+#: The settings that each topic of ``%dist_config`` changes.
+_TOPICS = {"monitoring": ("enabled", "address", "notify"), "tracking": ("track", "mlflow", "artifacts")}
 
 
-def change_settings(
-    names: Sequence[str] = (*MONITORING_NAMES, *TRACKING_NAMES), /, **changes: Any
-) -> ReportingSettings:
-    """Change settings, which must be in ``names``, and return all; an empty value restores a default.
+def change_settings(topic: str = "", /, **changes: Any) -> ReportingSettings:
+    """Change settings, by default of any topic, and return all; an empty value restores a default. Raises InvalidSpec.
 
-    Raises InvalidSpec. ``tracking.messages.configure`` checks an ``address`` before it calls this function.
+    ``tracking.messages.configure`` checks an ``address`` before it calls this function.
     """
-    if not changes:
-        return SETTINGS.read()
     if "track" in changes:
         changes["track"] = tracking.check_trackers(changes["track"], "track")
     if "notify" in changes:
         changes["notify"] = str(changes["notify"] or "").replace(" ", "")
-    return SETTINGS.write(SETTINGS.change(changes, "monitoring" if names == MONITORING_NAMES else "tracking", names))
+    settings = SETTINGS.change(changes, topic, _TOPICS.get(topic, ()))
+    return SETTINGS.write(settings) if changes else settings
 
 
 def get_trackers(spec: JobSpec) -> tuple[str, ...]:

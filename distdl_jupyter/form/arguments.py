@@ -255,7 +255,7 @@ def add_job_flags(parser: Parser, *, default_text: str = "") -> None:
         elif option.is_switch:
             kwargs = {"action": argparse.BooleanOptionalAction}
         else:
-            kwargs["type"] = _parse_count if option.allows_auto else option.value_type
+            kwargs["type"] = _parse_count if name == "process_count_per_node" else option.value_type
         text = f"{option.help.format_map(names)}{suffix}."
         parser.add_argument(*list_flags(name), dest=name, default=argparse.SUPPRESS, help=text, **kwargs)
     parser.deferred = _insert_backend_names

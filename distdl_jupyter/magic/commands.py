@@ -180,7 +180,7 @@ def change_tracking(changes: Mapping[str, str]) -> None:
     from distdl_jupyter.core import user_settings
     from distdl_jupyter.tracking.trackers import find_mlflow_address, get_host
 
-    settings = user_settings.change_settings(user_settings.TRACKING_NAMES, **changes)
+    settings = user_settings.change_settings("tracking", **changes)
     say(f"track = {settings.track or 'none'}")
     say(f"mlflow = {get_host(find_mlflow_address(settings))}")
     say(f"artifacts = {settings.artifacts}")

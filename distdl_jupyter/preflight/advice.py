@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import Level
 from distdl_jupyter.core.humanize import TIMES, duration, listing, number, plural, short_id
-from distdl_jupyter.core.source import list_imported_names, try_parse
+from distdl_jupyter.core.source import list_imports, try_parse
 from distdl_jupyter.worker.hooks import frameworks
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def suggest_search_jobs(case: RuleInput) -> Advice | None:
 
 def find_search_library(code: str) -> str:
     """Return the name of a known search library that the code imports, or "" if there is none."""
-    for name in list_imported_names(try_parse(code) or ast.Module([], [])):
+    for name in list_imports(try_parse(code) or ast.Module([], [])):
         if library := next((library for library in _SEARCH_LIBRARIES if f"{name}.".startswith(f"{library}.")), ""):
             return library
         if (grid := name.rpartition(".")[2]) in _SEARCH_CLASSES:

@@ -40,7 +40,7 @@ def check_backend(code: CodeAnalysis, draft: CapturedCode, spec: JobSpec, select
     name, usage = "Backend", selected.usage
     if spec.process_count == 1:
         return Check(name, "not needed for one process", tuple(_check_single_process(code, spec, selected)))
-    if not code.is_parsed:
+    if not code.training_labels:
         return Check(name, _NOT_READ_TEXT)
     trainer = next((library for library in usage.trainers if library in code.imports), None)
     if trainer is not None and usage.trainers_initialize:
@@ -200,7 +200,7 @@ def check_gradients(code: CodeAnalysis, spec: JobSpec, usage: Any) -> Check:
     name = "Gradients"
     if spec.process_count == 1 or not usage.averaging_names:
         return Check(name, "one process" if spec.process_count == 1 else "the backend averages them")
-    if not code.is_parsed:
+    if not code.training_labels:
         return Check(name, _NOT_READ_TEXT)
     if code.needs(*usage.trainers):
         return Check(name, "the trainer averages them")
@@ -229,7 +229,7 @@ def check_data(code: CodeAnalysis, draft: CapturedCode, spec: JobSpec, usage: An
     name = "Data"
     if spec.process_count == 1:
         return Check(name, "one process reads all data")
-    if not code.is_parsed:
+    if not code.training_labels:
         return Check(name, _NOT_READ_TEXT)
     batch = tuple(_check_batch_size(code, draft, spec))
     loader, sampler = code.find_call("DataLoader"), code.find_call("DistributedSampler")

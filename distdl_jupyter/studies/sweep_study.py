@@ -107,6 +107,7 @@ def read(id_: str) -> Study:
     return Study(
         id=id_,
         spec=spec,
+        group=spec.group,
         plan=plan,
         state=state,
         trials=trials,

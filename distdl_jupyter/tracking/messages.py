@@ -59,7 +59,7 @@ def configure(**changes: Any) -> user_settings.ReportingSettings:
     """Change the settings of telemetry and messages, and return them. Raises MessageNotSent for an invalid address."""
     if address := str(changes.get("address") or "").strip():
         deliver(address)
-    return user_settings.change_settings(user_settings.MONITORING_NAMES, **changes)
+    return user_settings.change_settings("monitoring", **changes)
 
 
 def _get_service(address: str) -> str:

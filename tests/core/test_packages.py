@@ -87,7 +87,7 @@ def test_a_script_states_its_own_packages(tmp_path):
     )
     assert packages.read_requirements("train.py", tmp_path) == "six==1.17.0\n"
     script.write_text("import six\n")
-    assert "train.py has no inline dependencies" in refused(packages.read_requirements, "train.py", tmp_path)
+    assert "train.py: it has no inline dependencies" in refused(packages.read_requirements, "train.py", tmp_path)
     script.write_text("# /// script\n# dependencies = [\n# ///\n")
     assert "cannot be read" in refused(packages.read_requirements, "train.py", tmp_path)
 

@@ -241,7 +241,6 @@ def test_a_sampler_that_never_hears_of_epochs():
         ("def save():\n    torch.save(model, 'm.pt')\nsave()", "'m.pt'"),
         ("for epoch in range(2):\n    plt.savefig('a.png')", "'a.png'"),
         ("from joblib import dump\ndump(model, 'm.joblib')", "'m.joblib'"),
-        ("s = Sampler(rank=hvd.rank())\nif s: torch.save(model, 'm.pt')", "'m.pt'"),
     ],
 )
 def test_files_that_every_rank_writes(line, path):
