@@ -4,8 +4,8 @@ Each field of ``JobOptions`` declares the allowed values of an option, its alias
 whether the form shows it. ``submit``, the magics, the command line, the form and resumes read these declarations;
 ``core.spec.JobSpec`` has the same fields with checked values.
 
-The names that similar tools use are accepted as aliases: those of Azure ML's PyTorch estimator and v2 distributions,
-Batch AI, torchrun, horovodrun, accelerate, SageMaker, TorchDistributor and HorovodRunner, with the same meaning.
+The names that Azure ML, Batch AI, torchrun, horovodrun, accelerate, SageMaker, TorchDistributor and HorovodRunner use
+are accepted as aliases.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ from distdl_jupyter.core.packages import check_packages
 Check = Callable[[Any, str], Any]
 #: Maximum number of nodes, and of processes per node; of restarts (more would in practice be endless).
 MAX_PROCESSES, MAX_RESTARTS = 100_000, 1000
-#: Maximum number of GPUs and of cores of a process.
-MAX_GPUS, MAX_CORES = 1024, 65_536
-#: Maximum absolute value of the priority of a queued job.
-MAX_PRIORITY = 1_000_000
+#: Maximum number of GPUs and of cores of a process, and the highest priority of a queued job.
+MAX_GPUS, MAX_CORES, MAX_PRIORITY = 1024, 65_536, 1_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?")
 _KEEP_RULE = re.compile(
     r"last\s+(?P<last>\d{1,4})(?:\s*,\s*best\s+(?P<best>\d{1,4})\s+of\s+(?:(?P<direction>lowest|highest)\s+)?(?P<metric>\S.*))?"
@@ -41,17 +39,6 @@ _MAXIMIZED_METRIC = re.compile(
     r"acc|f1|auc|precision|recall|bleu|rouge|iou|dice|score|reward|r2|psnr|ssim", re.IGNORECASE
 )
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
-
-
-def check_count(value: Any, field: str) -> int:
-    """Return a count of nodes or processes. Raises InvalidSpec unless it is an integer from 1 to MAX_PROCESSES."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        message = f"{field} must be an integer of at least 1, not {value!r}."
-        raise InvalidSpec(message, code="option-not-a-positive-integer", field=field)
-    if value > MAX_PROCESSES:
-        message = f"{field} must be at most {MAX_PROCESSES:,}, not {value:,}."
-        raise InvalidSpec(message, code="too-many-processes", field=field)
-    return value
 
 
 def check_name(value: Any, field: str = "name") -> str:
@@ -64,10 +51,6 @@ def check_name(value: Any, field: str = "name") -> str:
 
 def _to_text(value: Any, _field: str) -> str:
     return str(value)
-
-
-def _keep(value: Any, _field: str) -> Any:
-    return value  # jobs.jobspec parses it
 
 
 def _check_positive(value: Any, field: str) -> float:
@@ -87,6 +70,10 @@ def check_range(lower: int, upper: int) -> Check:
         return value
 
     return check
+
+
+#: Checks a count of nodes or processes.
+check_count = check_range(1, MAX_PROCESSES)
 
 
 def parse_size(value: Any, field: str) -> int | None:
@@ -163,31 +150,27 @@ def parse_keep_rule(text: str, field: str = "keep_checkpoints") -> KeepRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionInfo:
-    """The metadata of an option, in addition to its type and default value."""
+    """The metadata of an option, in addition to its type and default value.
+
+    ``help`` has no full stop at the end, ``default_text`` describes the default, ``label`` is the display name, and
+    ``aliases`` are the names in other tools. ``flags`` are the flags in addition to the option's name, ``metavar`` is
+    the placeholder of the value in their help, and ``value_type`` (int, float or str) its type. An ``is_switch`` option
+    has the flags ``--name`` and ``--no-name`` without a value. ``format_value`` formats a value that is not the default
+    for display. The form shows an ``is_in_form`` option, and a resumed job inherits an ``is_inherited`` option.
+    """
 
     check: Check
-    #: The description, without a full stop at the end.
     help: str
-    #: A description of the default, or "".
     default_text: str = ""
-    #: The flags, in addition to the option's name.
     flags: tuple[str, ...] = ()
-    #: The placeholder for the value in the help of the flag.
     metavar: str = ""
-    #: The type of the flag's value: int, float or str.
     value_type: type = str
     is_repeatable: bool = False
-    #: Whether the option has the flags ``--name`` and ``--no-name`` without a value.
     is_switch: bool = False
-    #: Names of the option in other tools.
     aliases: tuple[str, ...] = ()
-    #: The display name.
     label: str = ""
-    #: Formats a value that is not the default for display.
     format_value: Callable[[Any], str] = str
-    #: Whether the form shows the option.
     is_in_form: bool = True
-    #: Whether a resumed job inherits the option.
     is_inherited: bool = True
 
 
@@ -230,8 +213,8 @@ class JobOptions:
         aliases=("vm_series", "instance_type"), label="VM size",
     )  # fmt: skip
     price_per_hour: float | None = _option(
-        None, _keep, 'Price of one node per hour, for the running cost: 3.5, or "3.5 EUR"', metavar="PRICE",
-        is_inherited=False,
+        None, lambda price, _: price, 'Price of one node per hour, for the running cost: 3.5, or "3.5 EUR"',
+        metavar="PRICE", is_inherited=False,
     )  # fmt: skip
     name: str = _option("", check_name, "The job's name", default_text="notebook and cell number", metavar="NAME")
     use_gpu: bool | None = _switch(
@@ -336,9 +319,9 @@ class JobOptions:
         flags=("--env",), metavar="NAME=VALUE", is_repeatable=True, aliases=("env",), is_inherited=False,
     )})  # fmt: skip
     data: tuple[DataSource, ...] = _list(
-        _keep, "Data to copy to every node before the ranks start: blob://account/container/prefix, "
-        "s3://bucket/prefix, gs://bucket/prefix, https://host/file, shared:/path or a path on this machine; ?shard "
-        "gives each node a part. Can be repeated", metavar="NAME=ADDRESS", label="Data",
+        lambda sources, _: sources, "Data to copy to every node before the ranks start: "
+        "blob://account/container/prefix, s3://bucket/prefix, gs://bucket/prefix, https://host/file, shared:/path or a "
+        "path on this machine; ?shard gives each node a part. Can be repeated", metavar="NAME=ADDRESS", label="Data",
         format_value=lambda sources: ", ".join(f"{source.name}={source.url}" for source in sources),
     )  # fmt: skip
     pip_packages: tuple[str, ...] = _list(
@@ -431,18 +414,17 @@ def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, A
 def _apply_total(name: str, total: Any, options: dict[str, Any], spelling: str) -> None:
     """Set ``process_count_per_node``, which the user spelled ``spelling``, from a total number of processes."""
     node_count = options.get("node_count", 1)
-    if isinstance(total, bool) or not isinstance(total, int) or total == 0:
-        message = f"{name} must be a nonzero integer, not {total!r}."
-        raise InvalidSpec(message, code="process-total-invalid", field=name)
+    counts = (total, node_count)
+    if any(isinstance(count, bool) or not isinstance(count, int) for count in counts) or total % (node_count or 1):
+        message = f"{name}={total!r} processes cannot be divided evenly among {node_count} nodes."
+        hint = "Use process_count_per_node instead."
+        raise InvalidSpec(message, code="processes-not-divisible", field=name, hint=hint)
     if total < 0 and options.setdefault("compute_target", "local") != "local":
         message = f"A negative {name} means processes on this machine, not on compute_target."
         hint = "Remove compute_target or give a positive number."
         raise InvalidSpec(message, code="negative-process-count", field=name, hint=hint)
-    if not isinstance(node_count, int) or node_count < 1 or abs(total) % node_count:
-        message = f"{name}={total} processes cannot be divided evenly among {node_count} nodes."
-        hint = "Use process_count_per_node instead."
-        raise InvalidSpec(message, code="processes-not-divisible", field=name, hint=hint)
-    if (existing := options.setdefault("process_count_per_node", abs(total) // node_count)) != abs(total) // node_count:
+    per_node = abs(total) // (node_count or 1)
+    if (existing := options.setdefault("process_count_per_node", per_node)) != per_node:
         message = f"{name}={total} and {spelling}={existing} contradict each other."
         raise InvalidSpec(message, code="process-counts-differ", field=name, hint="Use only one of them.")
 

@@ -13,7 +13,6 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.worker.secret_patterns import mask
@@ -26,9 +25,10 @@ CONDA_PROGRAMS = ("mamba", "micromamba", "conda")
 _MAX_CHARACTERS = 1_000_000
 #: The block of a script's metadata (packaging.python.org/en/latest/specifications/inline-script-metadata).
 _SCRIPT_METADATA = re.compile(r"(?m)^# /// script\s*$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s;\"']+", re.IGNORECASE)
+#: An address with its scheme, user and password, and host.
+_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://(?:([^\s;\"'/]*)@)?([^\s;\"'/:]*)[^\s;\"']*", re.IGNORECASE)
 #: A line of requirements that only this machine can read.
-_LOCAL_REQUIREMENT = re.compile(r"[./~]|file:|(-e|--editable)(\s|$)")
+_LOCAL_REQUIREMENT = re.compile(r"[./~]|file:|-[erc]\b|--(editable|requirement|constraint)\b")
 _FORMATS_HINT = "Use requirements.txt, pylock.toml, or a script with inline dependencies (PEP 723)."
 
 
@@ -56,17 +56,15 @@ def read_requirements(source: str, folder: Path) -> str:
 
     A path is relative to ``folder``; a ``source`` that ends with a newline is already the text.
     """
-    text = source
-    if source and not source.endswith("\n"):
-        path = folder / Path(source).expanduser()
-        text = _read_file(path, {path.resolve()})
+    text = source if not source or source.endswith("\n") else _read_file(folder / Path(source).expanduser())
     if len(text) > _MAX_CHARACTERS:
         hint = "Remove what the job does not need."
         raise _make_error("requirements-too-long", "requirements is longer than 1 MB.", hint)
     _reject_passwords(text, "requirements")
     if is_lock_file(text):
         return text
-    lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
+    text = re.sub(r"(?m)(^|\s)#.*$", "", re.sub(r"\\\r?\n", " ", text))  # joins continued lines
+    lines = [line for line in map(str.strip, text.splitlines()) if line]
     if local := next((line for line in lines if _LOCAL_REQUIREMENT.match(line)), ""):
         hint = "Modules in the notebook's folder are sent automatically. Otherwise, use a wheel that nodes can load."
         message = f"requirements contains {local!r}, which does not exist on other machines."
@@ -78,8 +76,7 @@ def _make_error(code: str, message: str, hint: str) -> InvalidSpec:
     return InvalidSpec(message, code=code, field="requirements", hint=hint)
 
 
-def _read_file(path: Path, visited: set[Path]) -> str:
-    """Return the requirements in a file and in the files that it includes, except those that were already read."""
+def _read_file(path: Path) -> str:
     if path.suffix in (".lock", ".yml", ".yaml"):
         message = f"requirements cannot be {path.name}, because only another tool reads that file."
         hint = f"{_FORMATS_HINT} For conda, list the packages in conda_packages."
@@ -90,19 +87,7 @@ def _read_file(path: Path, visited: set[Path]) -> str:
         reason = getattr(error, "strerror", None) or "it is not a text file"
         message = f"requirements cannot be read from {path}: {reason}."
         raise _make_error("requirements-unreadable", message, _FORMATS_HINT) from None
-    if path.suffix == ".py":
-        return parse_script(text, path.name)
-    if path.suffix == ".toml":
-        return text
-    lines: list[str] = []
-    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
-        flag, _, rest = line.strip().replace("=", " ", 1).partition(" ")
-        if flag not in ("-r", "--requirement"):
-            lines.append(re.sub(r"(^|\s)#.*$", "", line))
-        elif (included := (path.parent / rest.strip()).resolve()) not in visited:
-            visited.add(included)
-            lines.append(_read_file(included, visited))
-    return "\n".join(lines) + "\n"
+    return parse_script(text, path.name) if path.suffix == ".py" else text.rstrip("\n") + "\n"
 
 
 def declares_packages(script: str) -> bool:
@@ -127,15 +112,10 @@ def parse_script(text: str, name: str) -> str:
 
 def _reject_passwords(text: str, field: str) -> None:
     """Raise InvalidSpec for an address with a password, because requirements are stored and shown."""
-    for address in _ADDRESS.findall(text):
-        try:
-            split = urlsplit(address)
-        except ValueError:  # the error may quote a password
-            text = f"{field} contains an address that cannot be read."
-            hint = "Correct the part after ://."
-            raise InvalidSpec(text, code="requirements-address-invalid", field=field, hint=hint) from None
-        if split.password or (split.username and not split.scheme.endswith("ssh")) or mask(address) != address:
-            text = f"{field}: the address at {split.hostname} contains a password, which would be stored with the job."
+    for match in _ADDRESS.finditer(text):
+        scheme, user, host = match.groups(default="")
+        if ":" in user or (user and not scheme.endswith("ssh")) or mask(match[0]) != match[0]:
+            text = f"{field}: the address at {host} contains a password, which would be stored with the job."
             is_conda = field == "conda_packages"
             variable, file = ("CONDA_CHANNELS", ".condarc") if is_conda else ("PIP_INDEX_URL", "pip.conf or .netrc")
             hint = f"Set the environment variable {variable}, or use {file} on the nodes."

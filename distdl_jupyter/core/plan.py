@@ -1,7 +1,7 @@
 """The interface between backends and clusters: where ranks run (placement) and how to run them (plan).
 
 A cluster creates a placement, a backend turns it into a plan, and the cluster starts the plan. A job that waits for
-resources has a ``QueueView``: its position, and the jobs that hold what it needs.
+resources has a ``QueueView``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ RankPorts = tuple[str, tuple[int | str, ...]]
 class RankSlot:
     """Where one rank runs. ``host`` is the node's logical name. ``gpu`` is the rank's device or None.
 
-    ``interface`` is the node's network interface, or "" if it is the placement's. ``cores`` is the rank's share of the
-    node's cores, or 0 if it is the placement's. ``ports`` are free ports on ``address`` for this rank, if the backend
-    requested any.
+    The network ``interface`` ("") and the rank's share of ``cores`` (0) are by default those of the placement.
+    ``ports`` are free ports on ``address``, if the backend requested any.
     """
 
     rank: int
@@ -47,8 +46,7 @@ class RankSlot:
 class Placement:
     """The resources that a cluster assigns to a job: a slot for each rank, ports on ``address``, the network interface.
 
-    ``address`` belongs to node 0, where services run and rank 0 listens. If a platform selects the nodes later, the
-    addresses and ``network`` are placeholders that the cluster replaces on the node.
+    ``address`` belongs to node 0. Addresses may be placeholders, which the cluster replaces once nodes are selected.
     """
 
     ranks: tuple[RankSlot, ...]
@@ -85,10 +83,7 @@ def assign_ports(placement: Placement, ports: int, rank_ports: Callable[[RankSlo
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A helper process on node 0 that must print its ready line before the ranks start; it ends with the job.
-
-    ``arguments`` are passed to the job's Python on node 0, for example ``-m module ...``.
-    """
+    """A process of the job's Python on node 0, which prints its ready line before ranks start and ends with the job."""
 
     name: str
     arguments: tuple[str, ...]
@@ -97,11 +92,10 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCommand:
-    """A program on node 0 that starts all ranks: the worker's command is appended to ``argv``.
+    """A program on node 0, next to the job's Python or on the PATH, that starts all ranks: ``argv`` and their command.
 
-    ``argv`` begins with the program's name, which is searched in the folder of the job's Python and then on node 0's
-    PATH. ``first_exit`` parses the launcher's output and returns the rank that ended first with its exit code and
-    signal number, or None. ``environment`` contains settings of the launcher itself, which ranks may inherit.
+    ``first_exit`` returns, from the launcher's output, the rank that ended first with its exit code and signal number,
+    or None. ``environment`` contains settings of the launcher itself, which ranks may inherit.
     """
 
     argv: tuple[str, ...]
@@ -126,10 +120,7 @@ class Plan:
 
 
 def option(default: Any, help_: str, **metadata: Any) -> Any:
-    """Declare an option of a plug-in in its dataclass, with its help text.
-
-    ``choices`` are the allowed values; with ``first`` a form shows the option before the others.
-    """
+    """Declare an option of a plug-in; ``choices`` are its values, and a form shows it early with ``first``."""
     return field(default=default, metadata={"help": help_, **metadata})
 
 
@@ -138,10 +129,8 @@ class NoOptions:
     """The options of a plug-in without settings."""
 
 
-#: Value of ``QueueView.lacks``: the resources are free, but reserved for jobs that are ahead.
-ORDER = "order"
-#: Value of ``QueueView.lacks``: the job waits for the end of another one.
-AFTER = "after"
+#: Values of ``QueueView.lacks``: the free resources are reserved for jobs ahead; the job waits for the end of another.
+ORDER, AFTER = "order", "after"
 #: The beginning of the end reason of a job that was moved to another cluster; its name and a period follow.
 MOVED_PREFIX = "The job was moved to "
 
@@ -165,10 +154,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
-    """A job of this user in a cluster's queue, with its ``id`` in the cluster; ``why`` is the reason why it is queued.
-
-    ``nodes``, ``cores`` and ``gpus`` are those of the whole job.
-    """
+    """A job of this user in a cluster's queue: its ``id`` there, why it is queued, and what all its nodes have."""
 
     id: str
     name: str

@@ -84,17 +84,18 @@ class Call:
 
 @dataclass(slots=True)
 class CodeAnalysis:
-    """All source of a job that could be parsed. ``identifiers`` are all names and attributes that occur in it."""
+    """All source of a job that could be parsed. ``identifiers`` are all names and attributes that occur in it.
+
+    ``assigned`` has the last expression that is assigned to each name, ``rank_names`` the variables that contain the
+    rank, and ``training_labels`` the labels of the training code itself, without modules that are sent with it.
+    """
 
     texts: tuple[CodeText, ...] = ()
     calls: list[Call] = field(default_factory=list)
     identifiers: set[str] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
-    #: The last expression that is assigned to each name.
     assigned: dict[str, ast.expr] = field(default_factory=dict)
-    #: Names of variables that contain the rank.
     rank_names: set[str] = field(default_factory=set)
-    #: Labels of the training code itself that could be parsed, without modules that are sent with it.
     training_labels: set[str] = field(default_factory=set)
 
     def find_call(self, *short_names: str) -> Call | None:

@@ -287,8 +287,8 @@ class Study:
         sign = -1 if self.plan.maximize else 1
 
         def get_key(trial: Trial) -> tuple[float, int]:
-            is_finite = trial.value is not None and math.isfinite(trial.value)
-            return sign * trial.value if is_finite else math.inf, trial.number
+            is_known = trial.value is not None and math.isfinite(trial.value)
+            return (sign * (trial.value or 0.0) if is_known else math.inf), trial.number
 
         return sorted(self.trials, key=get_key)
 

@@ -1,7 +1,7 @@
 """The specification of a job: one frozen value that is written once to ``spec.json``.
 
-A spec contains no secrets: the values of environment variables whose name looks secret are sent to the ranks through
-the supervisor's standard input, and only their names are stored here.
+A spec contains no secrets: of environment variables that look secret, only the names are stored here, and the values
+are sent to the ranks through the supervisor's standard input.
 """
 
 from __future__ import annotations
@@ -83,8 +83,7 @@ class JobSpec(JobOptions):
     check: dict[str, Any] = field(default_factory=dict)
     #: The job from whose checkpoints this one continues, or "".
     resumed_from: str = ""
-    #: The step of the checkpoint that the user selected for this job, or None if it continues from the newest one or
-    #: the step is unknown.
+    #: The step of the checkpoint that the user selected for this job, or None for the newest or an unknown one.
     forked_at: float | None = None
     #: The queued job that this one replaces, or "". Jobs that waited for it wait for this one.
     moved_from: str = ""

@@ -185,7 +185,7 @@ def test_options_of_the_job_and_of_the_backend_are_used(tmp_path):
         (["logs", "nope"], "Unknown job 'nope'. List the jobs with 'distdl ls'."),
         (["submit", "missing.py"], "missing.py"),
         (["submit", "-b", "horovdo", "-p", "2", "train.py"], "Did you mean horovod"),
-        (["submit", "-p", "0", "train.py"], "must be an integer of at least 1, not"),
+        (["submit", "-p", "0", "train.py"], "must be an integer from 1 to 100,000, not"),
         (["submit", "-o", "colour=red", "train.py"], "colour"),
         (["rm", "../../etc"], "Unknown job"),
     ],

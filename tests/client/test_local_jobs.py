@@ -310,7 +310,7 @@ def test_a_running_job_is_neither_removed_nor_resumed():
             "Did you mean horovod-mpi or horovod-gloo",
         ),
         ({"nodes": 2}, "Did you mean node_count"),
-        ({"process_count_per_node": 0}, "must be an integer of at least 1, not"),
+        ({"process_count_per_node": 0}, "must be an integer from 1 to 100,000, not"),
         ({"process_count_per_node": 2, "distributed_backend": "plain"}, "runs one process"),
         ({"max_run_duration_seconds": -1}, "must be a number above 0, not"),
         ({"compute_target": "lab"}, "Unknown cluster 'lab'"),

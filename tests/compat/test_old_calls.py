@@ -117,8 +117,8 @@ def test_horovod_run_runs_on_its_hosts_and_fills_their_slots_in_order(hosts_of, 
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        (lambda: pyspark.TorchDistributor(0), "option-not-a-positive-integer"),
-        (lambda: horovod.HorovodRunner(np=0), "option-not-a-positive-integer"),
+        (lambda: pyspark.TorchDistributor(0), "option-out-of-range"),
+        (lambda: horovod.HorovodRunner(np=0), "option-out-of-range"),
         (lambda: horovod.run(trains, np=2, ssh_port=22), "horovod-argument-unsupported"),
         (lambda: horovod.run(trains, np=2, min_np=1), "horovod-argument-unsupported"),
         (lambda: horovod.run(trains, (1,), np=3, hosts="a:2,b:2"), "processes-not-divisible"),

@@ -33,9 +33,12 @@ def test_what_is_as_by_default_is_left_out():
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"node_count": 0}, "node_count must be an integer of at least 1, not 0."),
-        ({"node_count": "auto"}, "node_count must be an integer of at least 1, not 'auto'."),
-        ({"process_count_per_node": 200_000}, "process_count_per_node must be at most 100,000, not 200,000."),
+        ({"node_count": 0}, "node_count must be an integer from 1 to 100,000, not 0."),
+        ({"node_count": "auto"}, "node_count must be an integer from 1 to 100,000, not 'auto'."),
+        (
+            {"process_count_per_node": 200_000},
+            "process_count_per_node must be an integer from 1 to 100,000, not 200000.",
+        ),
         ({"max_restarts": 1001}, "max_restarts must be an integer from 0 to 1,000, not 1001."),
         ({"stop_grace_seconds": 0}, "stop_grace_seconds must be a number above 0, not 0."),
         ({"use_gpu": "yes"}, "use_gpu must be True, False or None (automatic), not 'yes'."),

@@ -143,7 +143,7 @@ def test_defaults_are_removed_and_checked():
     assert update_defaults({"node_count": 2, "name": "x"}, {"nnodes": ""}) == {"name": "x"}
     for changes, words in (
         ({"foo": "1"}, "Unknown option 'foo'"),
-        ({"node_count": "0"}, "node_count must be an integer of at least 1, not 0"),
+        ({"node_count": "0"}, "node_count must be an integer from 1 to 100,000, not 0"),
         ({"backend": "mpx"}, "Unknown distributed backend"),
         ({"target": "moon"}, "Unknown cluster 'moon'"),
     ):

@@ -52,7 +52,7 @@ def test_an_error_is_told_with_its_field_and_its_launchers_words():
         (b'{"code": "1 +"}', "Line 1 is not valid Python: invalid syntax."),
         (b'{"code": "a\\u0000b"}', "Line 1 is not valid Python: source code string cannot contain null bytes."),
         (b'{"code": "!ls"}', "Line 1 of the cell, `!ls`, is a shell command, but the ranks run plain Python."),
-        (b'{"code": "1", "options": {"node_count": 0}}', "node_count must be an integer of at least 1, not 0."),
+        (b'{"code": "1", "options": {"node_count": 0}}', "node_count must be an integer from 1 to 100,000, not 0."),
         (b'{"code": "1", "options": {"nodes": 2}}', None),
         (b'{"code": "1", "options": {"environment_variables": {"A": "x\\u0000y"}}}', None),
     ],
