@@ -16,7 +16,6 @@ from distdl_jupyter.core.humanize import number
 if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
 
-Kind = Literal["end", "failure", "stall", "nan", "rule"]
 #: Prefix of the code of a note about an alert.
 CODE_PREFIX = "alert-"
 _COMPARISONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
@@ -28,7 +27,7 @@ _RULE = re.compile(r"\s*(?P<metric>\S.*?)\s*(?P<comparison>>=|<=|>|<)\s*(?P<limi
 class Alert:
     """An alert; ``text`` is one sentence."""
 
-    kind: Kind
+    kind: Literal["end", "failure", "stall", "nan", "rule"]
     text: str
 
 
@@ -50,8 +49,7 @@ class Rule:
 
 def parse_rule(text: str, field: str = "notify_when") -> Rule:
     """Parse a rule. Raises InvalidSpec."""
-    match = _RULE.fullmatch(text)
-    if match is None:
+    if (match := _RULE.fullmatch(text)) is None:
         message = f'{field} must compare a metric with a number, not {text!r}. Use a rule such as "val_acc > 0.9".'
         raise InvalidSpec(message, code="alert-rule-invalid", field=field)
     return Rule(match["metric"], match["comparison"], float(match["limit"]))

@@ -9,7 +9,6 @@ Without one, it is the newest step that ranks had reported when the checkpoint w
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import shutil
@@ -25,20 +24,16 @@ from distdl_jupyter.core.series import MetricStore, Row
 from distdl_jupyter.core.store import JobFolder, is_id
 from distdl_jupyter.worker.hooks import frameworks
 
-#: Maximum number of entries read from a folder.
-_MAX_ENTRIES = 20_000
 #: Maximum bytes of a file that may name the newest checkpoint.
 _MAX_POINTER_BYTES = 4096
 _STEP = re.compile(r"(?:global_?step|step|iter(?:ation)?|checkpoint|ckpt)[-_=]?(\d{1,15})(?!\d)", re.IGNORECASE)
-_NUMBER = re.compile(r"\d{1,15}")
 #: A file that is still being written, such as ``path.with_suffix(".new")``, or a hidden file.
 _UNFINISHED = re.compile(r".*(?:\.(?:new|tmp|temp|part|incomplete)|~)|\..*")
 #: Names that mark the newest checkpoint, such as ``last.pt``.
 _NEWEST = re.compile(r"(?:last|latest|newest|current)(?:[-_.]|$)", re.IGNORECASE)
 #: Files next to checkpoints that are not checkpoints.
 _OTHER_FILE = re.compile(r".*\.(?:txt|json|ya?ml|toml|csv|log|md|py|html|png|svg)", re.IGNORECASE)
-_SHARD, _FOLDER_FILE = re.compile(frameworks.SHARD_RE), re.compile(frameworks.FOLDER_RE)
-_PART = re.compile(frameworks.PIECE_RE)
+_SHARD, _FOLDER_FILE, _PART = map(re.compile, (frameworks.SHARD_RE, frameworks.FOLDER_RE, frameworks.PIECE_RE))
 #: Seconds without a change after which a checkpoint counts as complete.
 _SETTLE_SECONDS = 30.0
 
@@ -48,9 +43,8 @@ class Checkpoint:
     """One checkpoint. ``path`` is relative to ``root``, the ``checkpoint_dir()``; "." is that folder itself.
 
     ``parts`` are its files or folders, relative to ``root``; ``size`` is in bytes, ``modified`` in epoch seconds.
-    ``step`` is None if it is neither in the name nor in a report. ``is_named`` is true if it is in the name.
-    ``metrics`` are means over ranks at the newest reported step that is not later than the checkpoint. In a long job,
-    they are means over the steps that one point of the curve covers.
+    ``step`` is None if it is neither in the name (``is_named``) nor in a report. ``metrics`` are means over ranks at
+    the newest reported step that is not later; in a long job, over the steps that one point of the curve covers.
     """
 
     root: Path
@@ -82,24 +76,22 @@ class Checkpoint:
     def load_code(self) -> str:
         """Python code that loads it in a single process."""
         location = Path(self.location)
+        fields = {"path": self.location, "folder": str(location.parent), "tag": self.name}
         names = [entry.name for entry in location.iterdir()] if location.is_dir() else [*self.parts, self.name]
-        codes = (code for pattern, code in frameworks.LOAD_CODE if any(re.fullmatch(pattern, name) for name in names))
-        template = next(codes, "") or "checkpoint = {path!r}"
-        return template.format(path=str(location), folder=str(location.parent), tag=location.name)
+        codes = [code for pattern, code in frameworks.LOAD_CODE if any(re.fullmatch(pattern, name) for name in names)]
+        return [*codes, "checkpoint = {path!r}"][0].format(**fields)
 
 
 def read_inherited_curves(folder: JobFolder) -> MetricStore:
-    """Return the curves of the jobs from whose checkpoints this job continues, as far back as they exist.
-
-    Reports of the job itself replace the same and later steps.
-    """
+    """Return the curves of the jobs from whose checkpoints this job continues, as far back as they exist."""
     store = MetricStore()
     with contextlib.suppress(DistDLError):  # removed or unreadable
         if is_id(id_ := folder.read_spec().resumed_from) and id_ < folder.id:
             source = JobFolder(folder.path.with_name(id_))
             store = read_inherited_curves(source)
-            for event in (*events.read_all(source.events)[0], {"type": "restart"}):
+            for event in events.read_all(source.events)[0]:
                 store.apply(event)
+            store.apply({"type": "restart"})  # later reports replace the same and later steps
     return store
 
 
@@ -124,7 +116,7 @@ def search(root: Path, folder: str = "") -> Iterator[Checkpoint]:
     """Yield the checkpoints in ``folder``, a path in ``root``, in any order and without metrics; follow no links."""
     try:
         with os.scandir(root / folder) as scanner:
-            entries = list(itertools.islice(scanner, _MAX_ENTRIES))
+            entries = list(scanner)
     except OSError:  # missing, or deleted in the meantime
         return
     prefix = f"{folder}/" if folder else ""
@@ -166,10 +158,8 @@ def _make_checkpoint(root: Path, path: str, parts: Sequence[str], files: Iterabl
 def parse_step(path: str) -> float | None:
     """Return the step in the last part of a path that contains a step, or None."""
     for part in reversed(path.split("/")):
-        if steps := _STEP.findall(part):
+        if steps := _STEP.findall(part) or re.findall(r"^(\d{1,15})(?:\.|\Z)", part):
             return float(steps[-1])
-        if _NUMBER.fullmatch(part.partition(".")[0]):
-            return float(part.partition(".")[0])
     return None
 
 
@@ -229,9 +219,8 @@ def is_unchanged(checkpoint: Checkpoint) -> bool:
 def find_superfluous(keep: KeepRule, checkpoints: Sequence[Checkpoint], now: float) -> list[Checkpoint]:
     """Return the checkpoints to delete: complete ones that are not among the newest and best steps of their group.
 
-    ``checkpoints`` are sorted as by ``find_all``. Names in a group differ only in numbers, so ``best.pt`` or a
-    vocabulary next to ``step-400.pt`` is not deleted. All files of one step are deleted together. Targets of links in
-    the folder are not deleted.
+    ``checkpoints`` are sorted as by ``find_all``. Names in a group differ only in numbers, so ``best.pt`` next to
+    ``step-400.pt`` is not deleted, nor is the target of a link. All files of one step are deleted together.
     """
     groups: dict[str, list[Checkpoint]] = {}
     for checkpoint in checkpoints:

@@ -37,8 +37,7 @@ restart    all ranks are restarted: the fields of core.view.Restart, and ``queue
 stall      the fields of core.view.Stall; ``since`` is None if progress has resumed
 stacks     the fields of core.view.StacksView
 profile    the fields of core.view.ProfileView
-picture    ``rank`` and the fields of core.view.Picture; equal pictures share a file, and the next line of the log
-           contains its name as ``picture``
+picture    ``rank`` and the fields of core.view.Picture; the next log line names the file in its field ``picture``
 stop       ``signal`` ("" if none was sent yet), ``by`` (user, failure, time, hang, end), ``next``, ``next_in``,
            ``kill_in`` (seconds), ``remaining`` (list of ranks)
 =========  ==================================================================================================
@@ -132,10 +131,7 @@ _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder()
 
 
 def encode(event: Event) -> bytes:
-    """Return the event as one line of strict JSON (no newline inside, one at its end).
-
-    Raises ValueError for a non-finite number outside a metric's ``values``.
-    """
+    """Return the event as one line of strict JSON. Raises ValueError for a non-finite number that is not a metric."""
     if event.get("type") == "metric":
         values = {name: v if math.isfinite(v) else repr(v) for name, v in event["values"].items()}
         event = {**event, "values": values}

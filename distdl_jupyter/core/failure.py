@@ -31,11 +31,7 @@ _COLLECTIVE_ERROR = re.compile(
     r"monitoredBarrier|Watchdog caught collective|Detected mismatch between collectives|collective operation timeout|"
     r"Received data size doesn't match|Application timeout caused pair closure"
 )
-_ENDED_EARLY_REMEDY = (
-    "The code called os._exit(), or a C library called exit(). Let the code run to its end, or call sys.exit()."
-)
-#: Failure code for ranks that ran different numbers of steps.
-_UNEVEN_CODE = "uneven-steps"
+_ENDED_EARLY_REMEDY = "The code called os._exit(), or a C library called exit(). Let the code end, or call sys.exit()."
 _UNEQUAL_REMEDY = (
     "All ranks must make the same collective calls with tensors of the same shape. Check for calls that only some "
     f"ranks make, and for uneven data. {UNEVEN_REMEDY}"
@@ -80,22 +76,16 @@ class RankView:
         """Whether its process has started and not ended."""
         return self.status in ("started", "ready")
 
-    @property
-    def is_compiling(self) -> bool:
-        """Whether torch.compile is running in its process."""
-        return self.compiling and self.is_running
-
 
 @dataclass(slots=True)
 class Failure:
-    """The cause of a failed job, at ``when`` (epoch seconds).
+    """The cause of a failed job, at ``when`` (epoch seconds). ``what`` is a phrase such as ``KeyError: 'label'``.
 
-    ``what`` is a short phrase: ``KeyError: 'label'``, ``exit code 3``, ``ended by SIGKILL``, ``lost with node-b``.
     ``kind`` is exception, exit, signal, lost or unequal. If it is unequal, ``what`` is a sentence about the ranks that
     had finished while ``rank`` still waited for them. ``others`` are the other ranks without a result, as ``{"rank",
     "what", "after"}`` in order of ``after``, the seconds since the first failure. ``evidence`` explains the failure
-    and says what to do, or is "". ``code`` is a stable name for programs and help links.
-    ``collectives`` is the last collective operation of each rank if one of them caused the failure.
+    and says what to do, or is "". ``code`` is a stable name for programs and help links. ``collectives`` is the last
+    collective operation of each rank if one of them caused the failure.
     """
 
     rank: int
@@ -127,7 +117,7 @@ def add_collectives(failure: Failure, table: Sequence[Collective], finding: Coll
     failure = replace(failure, collectives=list(table))
     if finding is not None:
         # The number of steps explains more than the last call.
-        remedy = failure.evidence if failure.code == _UNEVEN_CODE else finding.remedy
+        remedy = UNEVEN_REMEDY if failure.evidence == UNEVEN_REMEDY else finding.remedy
         failure.evidence = f"{finding.text} {remedy}"
         failure.code = failure.code if failure.kind == "unequal" else finding.code
     return failure
@@ -145,19 +135,13 @@ def find_first_failure(ranks: Sequence[RankView]) -> Failure | None:
     def get_time(rank: RankView) -> float:
         return min((t for t in (rank.error_time, rank.ended) if t is not None), default=0.0)
 
-    first = min(failed, key=lambda rank: (_is_secondary(rank), get_time(rank), rank.rank))
-    when, (kind, text), error = get_time(first), describe_end(first), first.error or {}
-    code, evidence = f"rank-{kind}", first.evidence
-    if kind == "signal":
-        code = _SIGNAL_CODES.get(str(first.signal), code)
-    elif has_ended_early(first):
-        code, evidence = "rank-ended-early", _ENDED_EARLY_REMEDY
+    first = min(failed, key=lambda rank: (_may_be_consequence(rank), get_time(rank), rank.rank))
+    when, (text, kind, code) = get_time(first), describe_end(first)
+    evidence = _ENDED_EARLY_REMEDY if has_ended_early(first) else first.evidence
     others = [rank for rank in ranks if rank is not first and rank.ok is not True and (has_failed(rank) or rank.ended)]
-    endings = [
-        {"rank": rank.rank, "what": describe_end(rank)[1], "after": max(0.0, get_time(rank) - when)}
-        for rank in sorted(others, key=get_time)
-    ]
-    code = str(error.get("code", "")) or code
+    others.sort(key=get_time)
+    endings = [{"rank": r.rank, "what": describe_end(r)[0], "after": max(0.0, get_time(r) - when)} for r in others]
+    code = str((first.error or {}).get("code", "")) or code
     failure = Failure(first.rank, when, text, kind, first.error, evidence, endings, code)
     if first.result_time is None or not is_lost_peer_error(first.error):
         return failure
@@ -177,19 +161,17 @@ def _explain_finished(failure: Failure, waiting: RankView, finished: Sequence[Ra
         step = last_step + 1 if is_next else waiting.last_step
         if step is not None and step > last_step:
             text += f" while rank {waiting.rank} was at step {count(step)}: the ranks ran different numbers of steps"
-            return replace(failure, kind="unequal", what=text, evidence=UNEVEN_REMEDY, code=_UNEVEN_CODE)
+            return replace(failure, kind="unequal", what=text, evidence=UNEVEN_REMEDY, code="uneven-steps")
     text += f" while rank {waiting.rank} was still waiting for {'it' if len(finished) == 1 else 'them'}: the ranks"
     text += " did not run the same steps or collective calls"
     return replace(failure, kind="unequal", what=text, evidence=_UNEQUAL_REMEDY, code="unequal-calls")
 
 
-def _is_secondary(rank: RankView) -> bool:
-    """Return whether a rank failed, or may have failed, because of another one."""
+def _may_be_consequence(rank: RankView) -> bool:
     if is_lost(rank):
         return False  # the errors of the other ranks are consequences
-    if rank.ok is True and not has_crashed_at_end(rank):
-        return True
-    return is_lost_peer_error(rank.error) or rank.signal in ("INT", "TERM") or rank.evidence == _STOPPED
+    is_done, was_stopped = rank.ok is True and not has_crashed_at_end(rank), rank.evidence == _STOPPED
+    return is_done or was_stopped or is_lost_peer_error(rank.error) or rank.signal in ("INT", "TERM")
 
 
 def has_failed(rank: RankView) -> bool:
@@ -207,8 +189,7 @@ def has_failed(rank: RankView) -> bool:
 
 def has_ended_early(rank: RankView) -> bool:
     """Return whether the process exited normally although the rank's code had not finished; see ``Exit.evidence``."""
-    is_normal_exit = rank.status == "ended" and rank.code == 0 and rank.signal is None
-    return is_normal_exit and rank.ok is None and not rank.evidence
+    return (rank.status, rank.code, rank.signal, rank.ok, rank.evidence) == ("ended", 0, None, None, "")
 
 
 def is_lost(rank: RankView) -> bool:
@@ -221,16 +202,19 @@ def has_crashed_at_end(rank: RankView) -> bool:
     return rank.ok is True and rank.signal in CRASHES
 
 
-def describe_end(rank: RankView) -> tuple[str, str]:
-    """Return how a rank ended: the kind of the failure (see ``Failure``), and a short phrase."""
-    error = rank.error or {}
+def describe_end(rank: RankView) -> tuple[str, str, str]:
+    """Return how a rank ended as a short phrase, and the kind and the code of this failure (see ``Failure``)."""
+    error, code = rank.error or {}, ""
     if rank.signal and (error.get("crash") or not error):  # for example: Segmentation fault in Cell [3], line 3
-        return "signal", f"ended by SIG{rank.signal}" + (f": {error['crash']}" if error else "")
-    if error:
-        name, first_line = str(error.get("type", "Error")), str(error.get("message", "")).strip().partition("\n")[0]
-        return "exception", f"{name}: {first_line}" if first_line else name
-    if rank.code:
-        return "exit", f"exit code {rank.code}"
-    if is_lost(rank):
-        return "lost", f"lost with {rank.host}" if rank.host else "lost"
-    return "exit", "exited with code 0 before the training code finished" if has_ended_early(rank) else "ended"
+        text = f"ended by SIG{rank.signal}" + (f": {error['crash']}" if error else "")
+        kind, code = "signal", _SIGNAL_CODES.get(rank.signal, "")
+    elif error:
+        kind, message = "exception", str(error.get("message", "")).strip().partition("\n")[0]
+        text = ": ".join(part for part in (str(error.get("type", "Error")), message) if part)
+    elif is_lost(rank):
+        kind, text = "lost", f"lost with {rank.host}" if rank.host else "lost"
+    elif has_ended_early(rank):
+        kind, text, code = "exit", "exited with code 0 before the training code finished", "rank-ended-early"
+    else:
+        kind, text = "exit", f"exit code {rank.code}" if rank.code else "ended"
+    return text, kind, code or f"rank-{kind}"

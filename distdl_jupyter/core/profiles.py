@@ -25,8 +25,6 @@ import msgspec
 
 from distdl_jupyter.core.store import JobFolder
 
-#: The folder of all profiles in a job's folder.
-FOLDER_NAME = "profiles"
 #: Maximum number of steps of a profile.
 MAX_STEPS = 50
 #: Maximum size of a rank's trace in bytes.
@@ -35,8 +33,6 @@ MAX_TRACE_BYTES = 100_000_000
 _MAX_OPERATORS = 100
 #: Bytes of a trace that are processed at a time.
 _CHUNK_BYTES = 1 << 20
-#: An operator in a rank's summary: name, kind, calls, self time in microseconds.
-_Cost = tuple[str, str, float, float]
 #: The name of an event in a Chrome trace.
 _NAME_FIELD = re.compile(r'"name": ("(?:[^"\\]|\\.)*")')
 
@@ -53,13 +49,10 @@ class ProfiledRank:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Means over ranks for an operator: calls and self time (seconds) per step, and its share of the step.
-
-    ``kind`` is compute, communication, gpu or python. ``by_rank`` is the self time of each rank in seconds per step.
-    """
+    """An operator: means over ranks of its calls and self time (seconds, also by rank) per step, and of its share."""
 
     name: str
-    kind: str
+    kind: str  # compute, communication, gpu or python
     calls: float
     self_seconds: float
     share: float
@@ -68,10 +61,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Profile:
-    """A recording of some steps of a job, requested at ``t`` (epoch seconds).
-
-    ``seconds`` is the mean step over all ranks; ``traces`` maps ranks to their Chrome traces.
-    """
+    """A recording of some steps, requested at ``t`` (epoch seconds): mean step in seconds, Chrome traces by rank."""
 
     number: int
     t: float
@@ -83,21 +73,16 @@ class Profile:
     traces: dict[int, Path] = field(default_factory=dict)
 
 
-def get_folder(folder: JobFolder, number: int) -> Path:
-    """Return the folder of a profile."""
-    return folder.path / FOLDER_NAME / str(number)
-
-
 def list_numbers(folder: JobFolder) -> list[int]:
     """Return the numbers of all stored profiles, the oldest first."""
-    names = (file.parent.name for file in (folder.path / FOLDER_NAME).glob("*/profile.json"))
+    names = (file.parent.name for file in folder.profiles.glob("*/profile.json"))
     return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
 
 
 def read(folder: JobFolder, number: int | None = None) -> Profile | None:
     """Return a stored profile, the newest by default, or None if there is none or it cannot be read."""
     number = max(list_numbers(folder), default=0) if number is None else number
-    path = get_folder(folder, number)
+    path = folder.profiles / str(number)
     try:
         return parse_profile(number, json.loads((path / "profile.json").read_text(encoding="utf-8")), path)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -112,7 +97,8 @@ def parse_profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
     for summary in sorted(data["ranks"], key=lambda entry: entry["rank"]):
         rank = msgspec.convert(summary, ProfiledRank)
         ranks.append(replace(rank, seconds=rank.seconds / rank.steps))
-        for name, kind, calls, microseconds in msgspec.convert(summary["operators"], list[_Cost]):
+        rows = msgspec.convert(summary["operators"], list[tuple[str, str, float, float]])
+        for name, kind, calls, microseconds in rows:
             costs[name, kind][rank.rank] = calls / rank.steps, microseconds / 1e6 / rank.steps
     step = statistics.fmean(rank.seconds for rank in ranks) if ranks else 0.0
     operators = []
@@ -122,8 +108,7 @@ def parse_profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
         operators.append(Operator(name, kind, calls, seconds, seconds / step if step else 0.0, by_rank))
     operators.sort(key=lambda operator: -operator.self_seconds)
     missing = {int(rank): str(reason) for rank, reason in data.get("missing", {}).items()}
-    files = {rank.rank: path / f"rank-{rank.rank}.json.gz" for rank in ranks}
-    traces = {rank: file for rank, file in files.items() if file.is_file()}
+    traces = {rank.rank: file for rank in ranks if (file := path / f"rank-{rank.rank}.json.gz").is_file()}
     steps, best = max((rank.steps for rank in ranks), default=0), tuple(operators[:_MAX_OPERATORS])
     return Profile(number, float(data["t"]), steps, step, tuple(ranks), best, missing, traces)
 

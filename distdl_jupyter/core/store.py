@@ -32,14 +32,12 @@ from distdl_jupyter.worker import owned, report
 _NEW_PREFIX = ".new-"
 #: Prefix of a hidden folder that is being deleted.
 _OLD_PREFIX = ".old-"
-#: Seconds after its last change during which an unlocked hidden folder may still be in use.
+#: Seconds after its last change during which a hidden folder may still be in use, although it is not locked yet.
 _FRESH_SECONDS = 60.0
 _STAMP_FORMAT = "%Y%m%d-%H%M%S"
 _ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4,12}")
 #: In ASCII order, so that ids sort like the numbers that they encode.
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
-#: Length of an id up to its seconds.
-_SECONDS_LENGTH = len("20261121-024912")
 #: Held while an environment is written, because several threads add fields.
 _environment_lock = threading.Lock()
 
@@ -80,10 +78,7 @@ def _define_path(name: str) -> functools.cached_property[Path]:
 
 
 class JobFolder:
-    """The paths of one job; further folders: ``core.logfile``, ``core.stacks``, ``core.profiles``, ``core.tracking``.
-
-    Creating this object opens no files.
-    """
+    """The paths of one job (see also core.logfile, core.stacks, core.tracking). Creating it opens no files."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.id = path, path.name
@@ -104,6 +99,7 @@ class JobFolder:
     supervisor_log = _define_path("supervisor.log")  # output and errors of the supervisor itself
     reserve = _define_path("reserve")  # disk space that is freed when the disk is full (core.files)
     summary = _define_path("summary.json")  # the job's row in lists, written at its end (views.job_table)
+    profiles = _define_path("profiles")  # recorded steps (core.profiles)
     pictures = _define_path("pictures")  # <n>.png or .jpeg, images displayed by the ranks
 
     def read_spec(self) -> JobSpec:
@@ -116,8 +112,8 @@ class JobFolder:
             message = f"Job {self.id} cannot be loaded: {self.spec_file.name} cannot be read ({error})."
             if remedy := machine.find_remedy(error):
                 raise DiskRefused(message, code="job-spec-unreadable", hint=remedy) from error
-            hint = "Another version of distdl_jupyter may have written it. Use that version, or delete it: "
-            hint += f"rm -r {shlex.quote(str(self.path))}"
+            remedy = f"Use that version, or delete it: rm -r {shlex.quote(str(self.path))}"
+            hint = f"Another version of distdl_jupyter may have written it. {remedy}"
             raise JobNotFound(message, code="job-spec-invalid", hint=hint) from error
 
     def read_supervisor(self) -> files.Holder:
@@ -127,9 +123,7 @@ class JobFolder:
     @property
     def has_checkpoints(self) -> bool:
         """Whether the training saved a checkpoint from which it can be resumed."""
-        with contextlib.suppress(OSError):
-            return any(self.checkpoints.iterdir())
-        return False
+        return any(self.checkpoints.glob("*"))
 
     def get_result_path(self, rank: int) -> Path:
         """Return the path of the pickled return value of a rank."""
@@ -153,10 +147,7 @@ class JobFolder:
         return self.pictures / f"{number}.{form}"
 
     def read_picture(self, number: int) -> tuple[bytes, str] | None:
-        """Return a stored picture and its form, or None if it is missing or does not begin like a PNG or a JPEG.
-
-        A page can show the result, because it is never markup.
-        """
+        """Return a stored picture and its form, or None if it is missing or not a PNG or a JPEG (such as markup)."""
         for form in ("png", "jpeg"):
             with contextlib.suppress(OSError), owned.open_own(self.get_picture_path(number, form)) as file:
                 data = file.read(report.MAX_IMAGE_BYTES + 1)
@@ -172,10 +163,7 @@ def _make_unknown_error(id_: str) -> JobNotFound:
 
 
 def make_private(root: Path, jobs: Path) -> None:
-    """Create the data directory and its folder of jobs, private to this user regardless of the umask.
-
-    Raises DiskRefused if another user could add jobs to one of them or remove this user's jobs; OSError.
-    """
+    """Create the data directory and its folder of jobs. Raises DiskRefused if others could write to them; OSError."""
     root.parent.mkdir(parents=True, exist_ok=True)
     for folder in (root, jobs):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -203,8 +191,8 @@ class JobStore:
         newest = next(iter(self.list_ids()), "")
         if id_ > newest:
             return id_
-        moment = datetime.strptime(newest[:_SECONDS_LENGTH], _STAMP_FORMAT) + timedelta(seconds=1)
-        return moment.strftime(_STAMP_FORMAT) + id_[_SECONDS_LENGTH:]
+        moment = datetime.strptime(newest.rpartition("-")[0], _STAMP_FORMAT) + timedelta(seconds=1)
+        return f"{moment:{_STAMP_FORMAT}}-{id_.rpartition('-')[2]}"
 
     def prepare(self, id_: str) -> JobFolder:
         """Create the hidden, private folder of a new job. Raises FileExistsError if the id exists."""
@@ -231,10 +219,7 @@ class JobStore:
             _delete(folder.path)
 
     def clean_up(self) -> None:
-        """Delete hidden folders whose process died while it created or removed them.
-
-        The creating process holds the folder's lock; a folder newer than ``_FRESH_SECONDS`` may not be locked yet.
-        """
+        """Delete hidden folders whose process died while it created or removed them; it held the folder's lock."""
         for path in [*self.jobs.glob(f"{_NEW_PREFIX}*"), *self.jobs.glob(f"{_OLD_PREFIX}*")]:
             if not is_id(path.name[len(_NEW_PREFIX) :]) or not permissions.is_own(path):
                 continue
@@ -263,10 +248,7 @@ class JobStore:
         return JobFolder(self.jobs / id_)
 
     def find(self, id_: str) -> JobFolder:
-        """Return the folder of a job by its id, or by the last part of its id if that is unique.
-
-        Raises JobNotFound.
-        """
+        """Return the folder of a job by its id, or by the last part of its id if unique. Raises JobNotFound."""
         if is_id(id_) and (self.jobs / id_).is_dir():
             return self.get_folder(id_)
         matches = [job_id for job_id in self.list_ids() if job_id.rsplit("-", 1)[1] == id_]
@@ -278,10 +260,7 @@ class JobStore:
         return self.get_folder(matches[0])
 
     def remove(self, folder: JobFolder) -> None:
-        """Delete a job's folder; it disappears from listings immediately.
-
-        Raises JobNotFound, and DiskRefused, also if some of its files remain.
-        """
+        """Delete a job's folder. Raises JobNotFound, and DiskRefused, also if some of its files remain."""
         hidden_path = folder.path.with_name(f"{_OLD_PREFIX}{folder.id}")
         try:
             folder.path.rename(hidden_path)

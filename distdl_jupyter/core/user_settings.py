@@ -73,7 +73,7 @@ class SettingsFile(Generic[S]):
         return settings
 
 
-#: Events that send a message, as ``core.alerts.Kind``.
+#: Events that send a message, as in ``core.alerts.Alert``.
 ALERT_KINDS = "end,failure,stall,nan,rule"
 
 

@@ -89,16 +89,13 @@ class StacksView:
     finding: CollectiveFinding | None = None
 
 
-ProfileStatus = Literal["requested", "recording", "saving", "done", "failed"]
-
-
 @dataclass(slots=True)
 class ProfileView:
     """A profile, requested at ``t``, with ``recorded`` of ``steps`` steps, or ``why`` it failed (core.profiles)."""
 
     number: int
     t: float
-    status: ProfileStatus
+    status: Literal["requested", "recording", "saving", "done", "failed"]
     steps: int
     ranks: list[int] = field(default_factory=list)
     recorded: int = 0
@@ -196,7 +193,7 @@ class JobView:
     state: State = State.QUEUED
     reason: str = ""
     reason_code: str = ""
-    #: When billing started: when the job got its nodes, moved by later time in queues.
+    #: When billing started: when the job got its nodes (not when they started), moved by later time in queues.
     paid_since: float | None = None
     #: When the ranks had connected.
     started: float | None = None
@@ -277,8 +274,7 @@ class JobView:
 
     def compute_wait(self, now: float) -> float:
         """Return the seconds spent in queues until the job ends or ``now``."""
-        since = self.queued_since
-        waited = self.waited + (0.0 if since is None else max(0.0, (self.ended or now) - since))
+        waited = self.waited + max(0.0, (self.ended or now) - (self.queued_since or math.inf))
         return waited if waited >= SHORT_WAIT else 0.0
 
     def compute_run_time(self, now: float) -> float:
@@ -286,25 +282,21 @@ class JobView:
         return max(0.0, (self.ended or now) - self.created - self.compute_wait(now))
 
     def compute_cost(self, now: float) -> float | None:
-        """Return nodes x hours x price from the allocation until the job ends or ``now``, or None without a price.
-
-        It does not include the startup of nodes, later time in queues, and idle time of nodes after the end.
-        """
+        """Return nodes x hours x price until the job ends or ``now``, without time in queues; None without a price."""
         if self.price_per_hour is None:
             return None
-        until = min(time for time in (self.ended or now, self.queued_since) if time is not None)
+        until = min(self.ended or now, self.queued_since or math.inf)
         hours = max(0.0, until - (self.paid_since or until)) / 3600
         return self.node_count * hours * self.price_per_hour
 
     def estimate_remaining(self, now: float) -> float | None:
         """Return the estimated remaining seconds at the mean pace so far, or None if they are unknown."""
-        if not self.total or self.done is None or self.progress_from is None or self.state is not State.RUNNING:
+        if not self.total or self.done is None or self.progress_from is None or self.progress_at is None:
             return None
-        start, initial = self.progress_from
-        if self.done <= initial or self.progress_at is None or self.progress_at <= start:
+        seconds, steps = self.progress_at - self.progress_from[0], self.done - self.progress_from[1]
+        if self.state is not State.RUNNING or seconds <= 0 or steps <= 0:
             return None
-        pace = (self.done - initial) / (self.progress_at - start)
-        return max(0.0, (self.total - self.done) / pace - (now - self.progress_at))
+        return max(0.0, (self.total - self.done) * seconds / steps - (now - self.progress_at))
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole view as plain data (NaN and inf are left as floats)."""
@@ -367,8 +359,8 @@ class JobView:
         for name in ("node", "host", "local_rank", "pid", "gpu", "status", "compiling", "code", "signal", "evidence"):
             if event.get(name) is not None:
                 setattr(rank, name, event[name])
-        if rank.status == "ended":
-            rank.ended = event["t"]
+        rank.compiling = rank.compiling and rank.is_running
+        rank.ended = event["t"] if rank.status == "ended" else rank.ended
         if event.get("status") == "ready":
             self._remove_notes("backend-not-initialised")
 
@@ -391,7 +383,6 @@ class JobView:
             self._on_count(event)
 
     def _on_count(self, event: Event) -> None:
-        """Set the total number of lines so far, including deleted ones (see core.events)."""
         self.lines = event["lines"]
         for number, (lines, errors) in event["counts"].items():
             if (rank := self.find_rank(int(number))) is not None:
@@ -416,15 +407,10 @@ class JobView:
         # Ranks of synchronous training advance together; the lowest reporting rank represents all.
         if event.get("rank", 0) != 0 and self.progress_from is not None and self.ranks[0].status != "waiting":
             return
-        done = event["done"]
-        if done is None:
-            self.done = self.total = self.progress_from = self.progress_at = None
-            self.unit = ""
-            return
-        if self.progress_from is None or (self.done is not None and done < self.done):
-            self.progress_from = (event["t"], done)
-        self.done, self.total, self.unit = done, event.get("total"), event.get("unit", "")
-        self.progress_at = event["t"]
+        now, done = event["t"], event["done"]
+        if done is None or self.progress_from is None or (self.done is not None and done < self.done):
+            self.progress_from = None if done is None else (now, done)
+        self.done, self.total, self.unit, self.progress_at = done, event.get("total"), event.get("unit", ""), now
 
     def _on_note(self, event: Event) -> None:
         self.notes.append({name: event.get(name, "") for name in ("t", "level", "text", "code")})

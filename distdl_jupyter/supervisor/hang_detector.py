@@ -88,7 +88,7 @@ class HangDetector:
             and recorder.view.state in (State.STARTING, State.RUNNING)
             and recorder.view.stop is None
             and not recorder.is_waiting_for_cell
-            and not any(rank.is_compiling for rank in recorder.view.ranks)
+            and not any(rank.compiling for rank in recorder.view.ranks)
         )
 
     def _report_stall(self, now: float, snapshot: StackSnapshot) -> None:

@@ -129,7 +129,7 @@ class ProfileCollector:
         if problem := self._run.why_no_stacks() or ("" if profile.ranks else "None of these ranks is running."):
             return problem
         with contextlib.suppress(OSError):  # ``_save`` reports why it cannot be stored
-            profiles.get_folder(self._recorder.folder, profile.number).mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self._recorder.folder.profiles / str(profile.number)).mkdir(mode=0o700, parents=True, exist_ok=True)
         request, start = {"number": profile.number, "steps": profile.steps}, time.monotonic()
         self._run.request_profile(profile.ranks, request)
         while profile.select("") and time.monotonic() - start < _ARM_SECONDS:
@@ -168,12 +168,12 @@ class ProfileCollector:
 
     def _save(self, profile: _Profile, ranks: Sequence[int]) -> None:
         """Fetch the files of the ranks, mask secrets in them, and save the profile."""
-        folder, summaries = profiles.get_folder(self._recorder.folder, profile.number), []
+        folder, summaries = self._recorder.folder.profiles / str(profile.number), []
         for rank in ranks:
             summary_name, trace_name = f"rank-{rank}.json", f"rank-{rank}.json.gz"
             try:
                 for name in (summary_name, trace_name):
-                    self._run.fetch(rank, f"{profiles.FOLDER_NAME}/{folder.name}/{name}", profiles.MAX_TRACE_BYTES)
+                    self._run.fetch(rank, f"profiles/{folder.name}/{name}", profiles.MAX_TRACE_BYTES)
                     if (folder / name).stat().st_size > profiles.MAX_TRACE_BYTES:
                         raise ValueError(f"{name} is larger than {profiles.MAX_TRACE_BYTES // 1000000} MB.")  # noqa: TRY301
                 summary = json.loads((folder / summary_name).read_text(encoding="utf-8"))

@@ -153,7 +153,7 @@ def format_origin(job: JobSpec | JobView) -> str:
 
 def get_rank_status(rank: RankView) -> str:
     """Return waiting, started, ready, compiling, ended or failed."""
-    return "compiling" if rank.is_compiling else "failed" if has_failed(rank) else rank.status
+    return "compiling" if rank.compiling else "failed" if has_failed(rank) else rank.status
 
 
 def format_other_host(view: JobView) -> str:

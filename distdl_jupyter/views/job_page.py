@@ -103,7 +103,7 @@ def make_detail(
 
 def make_rank_row(rank: RankView) -> RankRow:
     """Return one line of the table of ranks."""
-    ending = describe_end(rank)[1] if rank.status == "ended" or rank.ok is False else ""
+    ending = describe_end(rank)[0] if rank.status == "ended" or rank.ok is False else ""
     return from_fields(RankRow, rank, status=get_rank_status(rank), how="" if ending == "ended" else ending)
 
 

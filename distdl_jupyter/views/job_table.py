@@ -153,7 +153,7 @@ def _format_status(view: JobView) -> str:
         ranks = view.stall.ranks
         verb = "differs" if len(ranks) == 1 else "differ"
         return f"No progress: {humanize.ranks(ranks)} {verb}" if ranks else "No progress"
-    if not view.state.ended and (compiling := [rank.rank for rank in view.ranks if rank.is_compiling]):
+    if not view.state.ended and (compiling := [rank.rank for rank in view.ranks if rank.compiling]):
         return f"{frameworks.COMPILER} on {humanize.ranks(compiling)}"
     is_setting_up = view.state in (State.QUEUED, State.PREPARING, State.STARTING, State.RUNNING)
     return view.phases[-1].detail if is_setting_up and view.phases else view.reason

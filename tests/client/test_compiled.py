@@ -44,7 +44,7 @@ def test_a_rank_that_compiles_says_so_and_is_not_stalled(monkeypatch):
     assert any("compiling" in line for line in describe_job(job))
     assert job.results(timeout=100) == [4.0, 4.0]
     assert not [event for event in all_written(job.folder) if event["type"] == "stall"]
-    assert not any(rank.is_compiling for rank in job.view().ranks)
+    assert not any(rank.compiling for rank in job.view().ranks)
 
 
 def train_compiled():

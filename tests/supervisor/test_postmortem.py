@@ -47,7 +47,7 @@ def test_a_crash_is_placed_in_the_cell_as_an_exception_is(folder):
     rank = crashed()
     rank.error = error = postmortem.explain_exit(folder, rank)
     assert error["crash"] == "Segmentation fault in Cell [3], line 3, in inner"
-    assert describe_end(rank)[1] == "ended by SIGSEGV: Segmentation fault in Cell [3], line 3, in inner"
+    assert describe_end(rank)[0] == "ended by SIGSEGV: Segmentation fault in Cell [3], line 3, in inner"
     assert [(frame["kind"], frame["line"]) for frame in error["frames"]] == [("cell", 4), ("cell", 3), ("library", 519)]
     assert error["frames"][1]["source"] == [[3, "ctypes.string_at(0)"]]
     assert error["frames"][1]["cell"] == 3
