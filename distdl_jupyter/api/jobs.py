@@ -219,7 +219,7 @@ def show_metrics(
     points: Annotated[int, Meta(ge=3, le=1000, description="maximum number of points per rank")] = 1000,
 ) -> dict[str, list[RankCurve]]:
     """Return the series of each rank by metric, reduced to a number of points; short series are exact."""
-    return {metric: reader.curves.get_curves(metric, points) for metric in reader.curves.names if name in ("", metric)}
+    return {metric: curve.get_curves(points) for metric, curve in reader.curves.metrics.items() if name in ("", metric)}
 
 
 @get("/jobs/{id}/log")

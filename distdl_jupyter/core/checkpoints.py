@@ -97,7 +97,7 @@ def read_inherited_curves(folder: JobFolder) -> MetricStore:
 
 def find_all(folder: JobFolder, store: MetricStore) -> list[Checkpoint]:
     """Return the checkpoints of a job, newest first. ``store`` contains its curves, including inherited ones."""
-    curves = {name: store.get_band(name).rows for name in store.names}
+    curves = {name: metric.get_band().rows for name, metric in store.metrics.items()}
     checkpoints = []
     for checkpoint in search(folder.checkpoints):
         latest: dict[str, Row] = {}

@@ -1,12 +1,8 @@
 """The log of a job, folded for reading.
 
-* Equal lines of several ranks within ``FOLD_SECONDS`` are folded into one row. The row stores the position of the line
-  for each rank. The view of one rank sorts its rows by position, so it shows the rank's exact output.
-* A line that is redrawn (a progress bar) is in ``open_rows`` while it changes and becomes a row when it ends.
-* The newest ``tail`` rows stay in memory.
-
-Call ``FoldedLog.apply(event)`` for each event in order; ``get_changes(revision)`` returns the rows that were added or
-replaced. Text is safe to display (``core.humanize``) but not escaped for HTML; its styles are separate.
+Equal lines of several ranks within ``FOLD_SECONDS`` are folded into one row, which stores the position of each rank's
+line, so that the view of one rank shows its exact output. A line that is redrawn (a progress bar) is in ``open_rows``
+while it changes and becomes a row when it ends. Text is safe to display but not escaped for HTML.
 
 ``LogWindow`` reads a short log from its beginning and a long one from its end. A reader that falls far behind skips
 ahead and starts a new ``log``, which numbers its rows from that byte offset. ``read_rows_before`` reads earlier rows
@@ -29,8 +25,9 @@ from distdl_jupyter.core.view import JobView
 
 #: Equal lines of ranks are folded if they arrive within this many seconds.
 FOLD_SECONDS = 2.0
-#: Maximum number of rows searched for an equal line. It does not depend on ``tail``, so all logs fold in the same way.
-MAX_RECENT_ROWS = 20_000
+#: Number of recent texts, or of rows with the same text, above which all are forgotten and later lines not folded into
+#: them. It does not depend on ``tail``, so all logs fold in the same way.
+_MAX_RECENT_ROWS = 20_000
 #: Default maximum number of rows in memory.
 MAX_ROWS = 5000
 #: Maximum bytes of a log that is read from its beginning.
@@ -77,7 +74,8 @@ class FoldedLog:
         #: The rows by number, ordered by their last change, so that changes can be read from the end.
         self._by_change: dict[int, FoldedRow] = {}
         self._open_rows: dict[tuple[int | None, str], FoldedRow] = {}
-        self._recent = _RecentRows()
+        #: The rows of the last seconds by stream and text, to find the row for an equal line of another rank.
+        self._recent_rows: dict[tuple[str, str], list[FoldedRow]] = {}
         #: Number of the next row, and position of the newest line.
         self.next_number = self._position = begin
         #: The current revision, to pass to ``get_changes``, and the revision before the first change.
@@ -98,7 +96,7 @@ class FoldedLog:
                 self.revision = row.revision = self.revision + 1
             return
         if event.get("counts") is not None:  # lines before it were left out
-            self._recent = _RecentRows()
+            self._recent_rows.clear()
         for line in text.split("\n"):
             is_clean = len(line) <= MAX_LINE_LENGTH and line.isprintable()  # styled() would not change it
             display_text, styles = (line, ()) if is_clean else styled(line)
@@ -115,7 +113,7 @@ class FoldedLog:
 
     def seal(self, begin: int) -> None:
         """Continue at the byte ``begin`` as a log that starts there: do not fold later lines into earlier rows."""
-        self._recent = _RecentRows()
+        self._recent_rows.clear()
         self._position = begin
 
     def is_from_all(self, row: FoldedRow) -> bool:
@@ -153,7 +151,13 @@ class FoldedLog:
         self.revision = revision = self.revision + 1
         is_foldable = isinstance(rank, int) and redraws <= 1
         self._position += rank is not None
-        if is_foldable and rank is not None and (row := self._recent.find(t, rank, stream, text)) is not None:
+        equal_rows = self._recent_rows.get((stream, text)) if is_foldable else None
+        if equal_rows and t - equal_rows[0].t > FOLD_SECONDS:
+            del equal_rows[: bisect_left(equal_rows, t - FOLD_SECONDS, key=lambda row: row.t)]
+        if equal_rows and rank is not None and rank not in equal_rows[-1].lines:
+            row = equal_rows[0]
+            if rank in row.lines:  # each rank fills equal rows in order, so those that already have its line come first
+                row = equal_rows[bisect_left(equal_rows, 1, key=lambda row: rank not in row.lines)]
             row.lines[rank] = self._position
             row.revision = revision
             if self._by_change.pop(row.n, None):
@@ -166,38 +170,12 @@ class FoldedLog:
             del self._by_change[self.rows[0].n]
         self.rows.append(row)
         self._by_change[row.n] = row
-        if is_foldable:
-            self._recent.add(row)
-
-
-class _RecentRows:
-    """The rows of the last seconds by text, to find the row for an equal line of another rank."""
-
-    def __init__(self) -> None:
-        self._rows: deque[FoldedRow] = deque()
-        self._by_text: dict[tuple[str, str], list[FoldedRow]] = {}
-
-    def add(self, row: FoldedRow) -> None:
-        """Add a new row."""
-        self._rows.append(row)
-        self._by_text.setdefault((row.stream, row.text), []).append(row)
-
-    def find(self, t: float, rank: int, stream: str, text: str) -> FoldedRow | None:
-        """Return the oldest recent row with this text that contains no line of the rank yet."""
-        rows, by_text = self._rows, self._by_text
-        while rows and (t - rows[0].t > FOLD_SECONDS or len(rows) >= MAX_RECENT_ROWS):
-            row = rows.popleft()
-            old_rows = by_text[row.stream, row.text]
-            del old_rows[0]
-            if not old_rows:
-                del by_text[row.stream, row.text]
-        equal_rows = by_text.get((stream, text))
-        if equal_rows is None or rank in equal_rows[-1].lines:
-            return None
-        if len(equal_rows) == 1:
-            return equal_rows[0]
-        # Each rank fills equal rows in order, so the rows that already have its line come first.
-        return equal_rows[bisect_left(equal_rows, 1, key=lambda row: rank not in row.lines)]
+        if equal_rows is not None:
+            equal_rows.append(row)
+        elif is_foldable:
+            self._recent_rows[stream, text] = equal_rows = [row]
+        if equal_rows and max(len(equal_rows), len(self._recent_rows)) > _MAX_RECENT_ROWS:
+            self._recent_rows.clear()
 
 
 class LogWindow:
@@ -247,24 +225,21 @@ class LogWindow:
     def _read_chunk(self, index: int) -> list[FoldedRow]:
         """Return the rows of a chunk. The index -1 adds the skipped chunk before the first one."""
         end, next_row = [*self._chunks, (self.cursor, self.log.next_number)][index + 1]
-        deleted = logfile.find_deleted_range(self._path) or (0, 0)
         if index >= 0:
-            begin, first_row = self._chunks[index]
+            begin = self._chunks[index][0]
         else:
             size = CHUNK_BYTES
             while (begin := logfile.find_line(self._path, end - size, end)) >= end:  # in a very long line
                 size *= 2
-        is_partial = deleted[0] <= begin < deleted[1]  # its first lines were deleted
-        if index < 0 and is_partial:
-            begin = deleted[0]
+            deleted = logfile.find_deleted_range(self._path)
+            if deleted is not None and deleted[0] <= begin < deleted[1]:
+                begin = deleted[0]
         log = FoldedLog(self.log.process_count, 2**62, begin)
         for event in logfile.read_range(self._path, begin, end)[0]:
             log.apply(event)
-        rows = list(log.rows)
-        if index < 0 or is_partial:
-            first_row = next_row - len(rows)
+        first_row = next_row - len(log.rows)  # counted from the end, because the first lines may have been deleted
         if index < 0:
             self._chunks.insert(0, (begin, first_row))
-        for n, row in enumerate(rows, first_row):
+        for n, row in enumerate(log.rows, first_row):
             row.n = n
-        return rows
+        return list(log.rows)

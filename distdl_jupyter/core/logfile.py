@@ -3,10 +3,9 @@
     log.jsonl              the first bytes of the log, for most jobs all of them
     parts/<begin>.jsonl    the last parts of a long log, each named after its first byte in the log
 
-``path`` is the path of the log's first file (``JobFolder.log``). Cursors are byte offsets that never change, so
-a cursor stays valid when earlier parts are deleted. A line never spans two files. Only the writer of the log creates
-and deletes parts. A reader continues after a deleted part, with one notice in place of the deleted lines.
-The total number of lines follows from the last ``count`` without reading the lines before it.
+``path`` is the path of the log's first file (``JobFolder.log``). Cursors are byte offsets that never change, so they
+stay valid when the writer deletes earlier parts. A line never spans two files. A reader continues after a deleted part,
+with one notice in place of the deleted lines. The last ``count`` contains the number of all lines before it.
 """
 
 from __future__ import annotations
@@ -47,18 +46,17 @@ def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Eve
     """Return the log lines from byte ``after`` onwards, and the cursor after the last of them.
 
     Read about ``limit`` bytes, and at least one complete line if there is one; call it until the cursor no longer
-    changes. A missing file counts as empty. In place of deleted lines, return a notice with the ``counts`` of all
-    lines up to its end.
+    changes. In place of deleted lines, return a notice with the ``counts`` of all lines up to its end.
     """
     begin, data = read_bytes(path, after, limit)
     if begin <= after:
         return [line for line in decode(data) if line["type"] in LOG_TYPES], after + len(data)
-    deleted, first_lines = find_deleted_range(path), decode(read_bytes(path, begin, _LINE_CHUNK)[1].partition(b"\n")[0])
-    if deleted is None or deleted[1] != begin or not first_lines or first_lines[0]["type"] != "count":
+    deleted, first_line = find_deleted_range(path), data[: data.find(b"\n") + 1]
+    if deleted is None or deleted[1] != begin or not (counts := decode(first_line)) or counts[0]["type"] != "count":
         return [], begin
-    lines = plural(first_lines[0]["lines"] - first_lines[0]["first"], "line")
+    lines = plural(counts[0]["lines"] - counts[0]["first"], "line")
     text = f"… {lines} ({size_in_words(begin - deleted[0])}) omitted; raise max_log_bytes to keep more"
-    return [{**first_lines[0], "type": "log", "rank": None, "stream": "sys", "text": text}], begin
+    return [{**counts[0], "type": "log", "rank": None, "stream": "sys", "text": text}], begin
 
 
 def read_batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
@@ -166,23 +164,13 @@ def read_last_lines(
 
 def list_parts(path: Path) -> list[tuple[int, Path]]:
     """Return the parts after the first file in order, each with the offset of its first byte; [] for most logs."""
-    try:
-        files = [
-            file for file in path.with_name("parts").iterdir() if file.suffix == ".jsonl" and file.stem.isdecimal()
-        ]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return sorted((int(file.stem), file) for file in files)
-
-
-def find_newest_part(path: Path) -> tuple[int, Path]:
-    """Return the file that is currently written, and the offset of its first byte."""
-    return (list_parts(path) or [(0, path)])[-1]
+    files = path.with_name("parts").glob("*.jsonl")
+    return sorted((int(file.stem), file) for file in files if file.stem.isdecimal())
 
 
 def get_size(path: Path) -> int:
     """Return the size of the log including deleted parts, or 0 if there is no log."""
-    begin, file = find_newest_part(path)
+    begin, file = (list_parts(path) or [(0, path)])[-1]
     return begin + events.get_size(file)
 
 
@@ -275,19 +263,17 @@ class EventWriter:
 
     def __init__(self, path: Path) -> None:
         self._log_path = path.with_name("log.jsonl")
-        begin, file = find_newest_part(self._log_path)
+        begin, file = (list_parts(self._log_path) or [(0, self._log_path)])[-1]
         self.log, self.events = LineFile(file, begin), LineFile(path)
         self._clock = Clock(max(self.events.last_time, self.log.last_time))
         #: The events inside ``batch_events`` (None outside) and their time.
         self._batch: list[Event] | None = None
         self._batch_time = 0.0
 
-    def _now(self) -> float:
-        return self._clock.now() if self._batch is None else self._batch_time
-
     def write(self, type_: str, /, **fields: Any) -> Event:
         """Append one event stamped with the current time and return it. Raises OSError."""
-        event: Event = {"v": VERSION, "t": self._now(), "type": type_, **fields}
+        time = self._clock.now() if self._batch is None else self._batch_time
+        event: Event = {"v": VERSION, "t": time, "type": type_, **fields}
         if self._batch is None:
             self.put([event])
         else:
@@ -311,10 +297,7 @@ class EventWriter:
         """Append events and then log lines, so that events never lag behind the log of a stored stream (History)."""
         records, lines = [], []
         for event in batch:
-            if event["type"] in LOG_TYPES:
-                lines.append(event)
-                continue
-            records.append(event)
+            (lines if event["type"] in LOG_TYPES else records).append(event)
             if event["type"] == "restart":
                 lines.append({"v": VERSION, "t": event["t"], "type": "attempt"})
         if records:
@@ -343,7 +326,7 @@ class EventWriter:
         temporary.unlink(missing_ok=True)
         part = LineFile(temporary, self.log.size)
         try:
-            part.append(encode({"v": VERSION, "t": self._now(), "type": "count", **counts}))
+            part.append(encode({"v": VERSION, "t": self._clock.now(), "type": "count", **counts}))
             temporary.rename(temporary.with_suffix(".jsonl"))
         except OSError:
             part.close()

@@ -106,19 +106,19 @@ _EMPTY_BUCKET = array("d", (0, 0, math.inf, -math.inf, math.inf, 0, math.inf))
 
 
 def _add_value(bucket: array[float], step: float, value: float) -> None:
-    if not math.isfinite(value):
+    if math.isfinite(value):
+        bucket[_COUNT] += 1
+        bucket[_TOTAL] += value
+        if value < bucket[_LOW]:
+            bucket[_LOW] = value
+        if value > bucket[_HIGH]:
+            bucket[_HIGH] = value
+        if step < bucket[_STEP]:
+            bucket[_STEP] = step
+    else:
         kind = 1 if value != value else 2 if value > 0 else 4
         bucket[_BAD_KINDS] = int(bucket[_BAD_KINDS]) | kind
         bucket[_BAD_STEP] = min(bucket[_BAD_STEP], step)
-        return
-    bucket[_COUNT] += 1
-    bucket[_TOTAL] += value
-    if value < bucket[_LOW]:
-        bucket[_LOW] = value
-    if value > bucket[_HIGH]:
-        bucket[_HIGH] = value
-    if step < bucket[_STEP]:
-        bucket[_STEP] = step
 
 
 def _merge_bucket(bucket: array[float], other: array[float]) -> None:
@@ -161,10 +161,6 @@ class _Series:
     first: tuple[float, float, float] | None = None
     last: tuple[float, float, float] | None = None
 
-    def remove_from(self, step: float) -> None:
-        self.first = self.first if self.first is not None and self.first[0] < step else None
-        self.last = self.last if self.last is not None and self.last[0] < step else None
-
 
 @dataclass(slots=True, eq=False)
 class Metric:
@@ -173,22 +169,19 @@ class Metric:
     series: dict[int, _Series] = field(default_factory=dict)
     #: Number of points of all ranks.
     count: int = 0
+    #: The ranks that have reported since the last restart (None if there was none), and the first step they reported.
+    #: Later points replace those of the same and later steps.
+    current_ranks: set[int] | None = None
+    _repeated_from: float = math.inf
     _max_buckets: int = MAX_BUCKETS
     #: The buckets by number, and how many times their width has doubled.
     _spans: dict[int, _Span] = field(default_factory=dict)
     _doublings: int = 0
-    #: The ranks that have reported since the last restart (None if there was none), and the first step they reported.
-    _current_ranks: set[int] | None = None
-    _repeated_from: float = math.inf
-
-    def restart(self) -> None:
-        """Let later points replace those of the same and later steps."""
-        self._current_ranks = set()
 
     def add(self, rank: int, step: float, value: float, time: float, points: int) -> None:
         """Add one point of a rank, which stands for ``points`` reports; ``step`` and ``time`` must be finite."""
-        if self._current_ranks is not None and rank not in self._current_ranks:
-            self._drop_repeated(rank, step, self._current_ranks)
+        if self.current_ranks is not None and rank not in self.current_ranks:
+            self._drop_repeated(rank, step, self.current_ranks)
         series = self.series.get(rank)
         if series is None:
             series = self.series[rank] = _Series()
@@ -219,11 +212,11 @@ class Metric:
         """Remove the points that a rank repeats after a restart; the first rank to report decides for all ranks."""
         if not current_ranks:
             self._repeated_from = step
+            for each_rank in self.series:
+                self.remove_from(each_rank, step)
             self._spans = {number: span for number, span in self._spans.items() if span.low < step}
             for span in self._spans.values():
                 span.high = min(span.high, step)
-            for series in self.series.values():
-                series.remove_from(step)
         elif step < self._repeated_from:
             self.remove_from(rank, step)
         current_ranks.add(rank)
@@ -231,7 +224,9 @@ class Metric:
     def remove_from(self, rank: int, step: float) -> None:
         """Remove one rank's values from ``step`` onwards; only buckets that start at or after ``step`` are removed."""
         if rank in self.series:
-            self.series[rank].remove_from(step)
+            series = self.series[rank]
+            series.first = series.first if series.first is not None and series.first[0] < step else None
+            series.last = series.last if series.last is not None and series.last[0] < step else None
             for span in self._spans.values():
                 if span.low >= step:
                     span.buckets.pop(rank, None)
@@ -261,10 +256,10 @@ class Metric:
 
     def get_band(self) -> Band:
         """Return the metric over all ranks."""
-        if not self.series or not self._spans:
+        if not self._spans:
             return Band()
-        spans, ranked = [span for _, span in sorted(self._spans.items())], sorted(self.series.items())
-        current = self._current_ranks or self.series
+        spans, current = [span for _, span in sorted(self._spans.items())], self.current_ranks or self.series
+        ranked = sorted(self.series.items())
         newest = [(series.last[2], rank) for rank, series in ranked if series.last and rank in current]
         start, end, last = spans[0].low, spans[-1].high, _average([value for value, _ in newest])
         rows = [_build_row(span) for span in spans]
@@ -306,11 +301,12 @@ def _build_row(span: _Span) -> Row:
 
 
 def _build_marker(span: _Span) -> NonFiniteMarker | None:
-    bad = [(rank, bucket) for rank, bucket in sorted(span.buckets.items()) if bucket[_BAD_KINDS]]
+    bad = {rank: bucket for rank, bucket in sorted(span.buckets.items()) if bucket[_BAD_KINDS]}
     if not bad:
         return None
-    kinds = [name for bit, name in _NON_FINITE_KINDS.items() if any(bit & int(bucket[_BAD_KINDS]) for _, bucket in bad)]
-    return NonFiniteMarker(min(bucket[_BAD_STEP] for _, bucket in bad), tuple(kinds), tuple(rank for rank, _ in bad))
+    bits = {int(bucket[_BAD_KINDS]) for bucket in bad.values()}
+    kinds = tuple(name for bit, name in _NON_FINITE_KINDS.items() if any(bit & kind for kind in bits))
+    return NonFiniteMarker(min(bucket[_BAD_STEP] for bucket in bad.values()), kinds, tuple(bad))
 
 
 def _build_curve(rank: int, series: _Series, groups: Iterable[Sequence[_Span]]) -> RankCurve:
@@ -340,8 +336,6 @@ class MetricStore:
 
     def __init__(self) -> None:
         self.metrics: dict[str, Metric] = {}
-        #: Names of the metrics that are parsed from the output.
-        self.output_metrics: set[str] = set()
 
     def apply(self, event: Event) -> None:
         """Add an event of type metric, metric_source or restart; ignore malformed events and other types.
@@ -357,12 +351,9 @@ class MetricStore:
                 return
         elif type_ == "restart":
             for metric in self.metrics.values():
-                metric.restart()
-        elif type_ == "metric_source" and event.get("from_output"):
-            self.output_metrics.update(event.get("names") or ())
-        elif type_ == "metric_source":
+                metric.current_ranks = set()
+        elif type_ == "metric_source" and not event.get("from_output"):
             for name in event.get("names") or ():
-                self.output_metrics.discard(name)
                 self.metrics.pop(name, None)
 
     def _add_report(self, event: Event) -> None:
@@ -378,11 +369,6 @@ class MetricStore:
             if event.get("replace"):
                 metric.remove_from(rank, step)
             metric.add(rank, step, float(value), time, int(event.get("reports", 1)))
-
-    @property
-    def names(self) -> list[str]:
-        """Names of all metrics in the order of their first report."""
-        return list(self.metrics)
 
     def count_points(self, name: str) -> int:
         """Return the number of points of a metric over all ranks; views redraw when it changes."""
@@ -417,20 +403,25 @@ def build_figure(
     The plotly figure shows the mean over ranks with a band from minimum to maximum, or one line per rank; the mean of
     ``source_job`` is grey. Only the title contains user text. It is escaped, because plotly renders markup.
     """
+
+    def get_means(band: Band) -> dict[str, Any]:
+        return {"x": [row.step for row in band.rows], "y": [row.mean for row in band.rows]}
+
     band, curves = store.get_band(metric), store.get_curves(metric) if each_rank else []
     finite = [row for row in band.rows if row.low is not None]
     x, has_band = [row.step for row in finite], any(row.low != row.high for row in finite)
-    edge = {"line": {"width": 0}, "hoverinfo": "skip", "visible": has_band}
+    edge = {"x": x, "line": {"width": 0}, "hoverinfo": "skip", "visible": has_band}
     fill = {"fill": "tonexty", "fillcolor": "rgba(25,118,210,0.22)"}
-    data = [
-        _build_trace("min", x, [row.low for row in finite], showlegend=False, **edge),
-        _build_trace("min to max", x, [row.high for row in finite], **edge, **fill),
-        *(_build_trace(f"rank {curve.rank}", curve.steps, curve.values) for curve in curves),
+    traces: list[dict[str, Any]] = [
+        {"name": "min", "y": [row.low for row in finite], "showlegend": False, **edge},
+        {"name": "min to max", "y": [row.high for row in finite], **edge, **fill},
+        *({"name": f"rank {curve.rank}", "x": curve.steps, "y": curve.values} for curve in curves),
     ]
     if not curves:
-        data.append(_build_mean_trace(f"mean of {len(band.ranks)}" if len(band.ranks) > 1 else "mean", band))
+        name = f"mean of {len(band.ranks)}" if len(band.ranks) > 1 else "mean"
+        traces.append({"name": name, **get_means(band)})
     if source_job is not None and (source_band := source_job.curves.get_band(metric)).rows:
-        data.append(_build_mean_trace(source_job.name, source_band, line={"color": "grey", "width": 1}))
+        traces.append({"name": source_job.name, **get_means(source_band), "line": {"color": "grey", "width": 1}})
     notes = []
     if band.marks:
         first = band.marks[0]
@@ -445,12 +436,4 @@ def build_figure(
         "annotations": notes,
         "hovermode": "x unified",
     }
-    return {"data": data, "layout": layout}
-
-
-def _build_trace(name: str, x: Sequence[float], y: Sequence[float | None], **style: Any) -> dict[str, Any]:
-    return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, **style}
-
-
-def _build_mean_trace(name: str, band: Band, **style: Any) -> dict[str, Any]:
-    return _build_trace(name, [row.step for row in band.rows], [row.mean for row in band.rows], **style)
+    return {"data": [{"type": "scatter", "mode": "lines", **trace} for trace in traces], "layout": layout}

@@ -179,7 +179,7 @@ class LiveJob:
         """Return the key of the current curve, or "" if no value was reported yet."""
         with self._lock:
             store = self._open_reader.curves
-            metric = request.metric or choose_metric(store.names)
+            metric = request.metric or choose_metric(list(store.metrics))
             count = store.count_points(metric)
         return f"{metric} {count}" if count else ""
 
@@ -191,7 +191,10 @@ class LiveJob:
 
     def _encode_curve(self, request: CurveRequest, key: str) -> WireMessage:
         reader, metric = self._open_reader, key.rpartition(" ")[0]
-        view = curve.make_curve(reader.curves, metric, mode=request.mode, source_job=reader.source_job)
+        from_output = metric in reader.view.output_metrics
+        view = curve.make_curve(
+            reader.curves, metric, mode=request.mode, source_job=reader.source_job, from_output=from_output
+        )
         return WireMessage(
             encode(from_fields(CurveMessage, view, id=self.id, requested=request.metric, key=key, type="curve")), key
         )

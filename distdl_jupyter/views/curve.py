@@ -66,7 +66,12 @@ def format_label(view: JobView, name: str) -> str:
 
 
 def make_curve(
-    store: MetricStore, metric: str, *, mode: Literal["band", "ranks"] = "band", source_job: SourceJob | None = None
+    store: MetricStore,
+    metric: str,
+    *,
+    mode: Literal["band", "ranks"] = "band",
+    source_job: SourceJob | None = None,
+    from_output: bool = False,
 ) -> Curve:
     """Return the curve of a metric for a page."""
     band = store.get_band(metric)
@@ -79,7 +84,7 @@ def make_curve(
         band=band,
         lines=lines,
         earlier=EarlierCurve(source_job.name, source_job.step, source_rows) if source_job and source_rows else None,
-        from_output=metric in store.output_metrics,
+        from_output=from_output,
         value="" if band.last is None else humanize.number(band.last),
         summary=summarize(metric, band),
     )

@@ -104,7 +104,7 @@ class ResourceTable(humanize.Display, list[ResourceSample]):
         from plotly.subplots import make_subplots
 
         curves = self.history.curves
-        names = [name for name in CURVES if name in curves.names]
+        names = [name for name in CURVES if name in curves.metrics]
         height = max(1, len(names))
         figure = make_subplots(rows=height, cols=1, shared_xaxes=True, subplot_titles=names)
         for row, name in enumerate(names, 1):
@@ -128,7 +128,7 @@ def make_resources(history: ResourceHistory, *, running: bool) -> Resources:
         strips={
             name: tuple(map(_round, history.curves.get_curves(name, points)))
             for name in CURVES
-            if name in history.curves.names
+            if name in history.curves.metrics
         },
     )
 

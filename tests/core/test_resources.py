@@ -117,7 +117,7 @@ def test_growing_tensors_are_told_from_memory_that_grows_without_them(fold):
         book, marks = fold(samples, [{1: (allocated(t) * GB, 12 * GB)} for t in range(70)])
         use = book.ranks[1][1]
         assert (use.torch_allocated, use.torch_reserved) == pytest.approx((allocated(69) * GB, 12 * GB))
-        assert "torch_allocated" in book.curves.names
+        assert "torch_allocated" in book.curves.metrics
         return [mark.text for mark in marks]
 
     (tensors,) = of(lambda t: 2 + t / 20, lambda t: 12 + t / 20)

@@ -179,10 +179,10 @@ def test_names_keep_their_order_and_are_bounded():
     book = MetricStore()
     for name in ("loss", "accuracy", "lr", "loss"):
         book.apply(metric(0, 0, 1.0, name=name))
-    assert book.names == ["loss", "accuracy", "lr"]
+    assert list(book.metrics) == ["loss", "accuracy", "lr"]
     for number in range(MAX_METRICS + 50):
         book.apply(metric(0, 0, 1.0, name=f"n{number}"))
-    assert len(book.names) == MAX_METRICS
+    assert len(book.metrics) == MAX_METRICS
 
 
 @given(POINTS, st.integers(0, 60))

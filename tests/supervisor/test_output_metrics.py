@@ -16,7 +16,7 @@ from distdl_jupyter.jobs.results import read_metrics
 from distdl_jupyter.supervisor.log_reader import LogText, RankReport
 from distdl_jupyter.supervisor.output_metrics import MAX_LINE_CHARS, MAX_NAMES, OutputMetrics
 from distdl_jupyter.supervisor.recorder import EventRecorder
-from distdl_jupyter.views.curve import format_label, make_curve
+from distdl_jupyter.views.curve import format_label
 from tests.written import all_written, events_of
 
 SPEC = JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0, process_count_per_node=2)
@@ -184,7 +184,6 @@ def test_printed_metrics_are_marked_and_folded_like_reported_ones(folder):
     view, book = folded(folder)
     assert view.metrics == recorder.view.metrics
     assert view.output_metrics == ["loss"]
-    assert make_curve(book, "loss").from_output
     assert format_label(view, "loss") == "loss (from the output)"
     assert (view.metrics["loss"].mean, book.count_points("loss")) == (3, 3)
     assert (view.done, view.ranks[1].last_step) == (None, 2)
@@ -199,7 +198,6 @@ def test_reported_metric_replaces_what_was_read_and_ends_the_reading_of_all_rank
     recorder.close()
     view, book = folded(folder)
     assert view.output_metrics == ["accuracy"]
-    assert not make_curve(book, "loss").from_output
     assert {name: metric.count for name, metric in view.metrics.items()} == {"accuracy": 1, "loss": 1}
     assert [row.step for row in book.get_band("loss").rows] == [7]
     assert read_metrics(folder).drop(columns="time").fillna(-1).to_dict("list") == {
