@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import base
-from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run, RunNotice
+from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run
 from distdl_jupyter.core import machine
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
@@ -90,11 +90,6 @@ class LocalCluster(Cluster):
             node_count = max(context.min_node_count, spec.node_count - len(context.lost_nodes))
             spec = dataclasses.replace(spec, node_count=node_count)
         placement = self._build_placement(spec, options, self._gpu_numbers)
-        for shortage in machine.find_shortages(spec.process_count, devices.read_remaining()):
-            if shortage.level == "error":
-                raise LaunchFailed(f"{shortage.message}.", code="local-no-room", hint=shortage.remedy)
-            if not context.restart:
-                context.note(RunNotice(shortage.level, f"{shortage.message}. {shortage.remedy}", "room"))
 
         def reserve(slot: RankSlot, count: int) -> RankPorts:
             return slot.address or _ADDRESS, tuple(self._ports.reserve(count, _ADDRESS))
@@ -149,9 +144,10 @@ class LocalCluster(Cluster):
         if gpu_numbers is None:
             gpu_numbers = machine.list_gpu_numbers() if spec.use_gpu is not False else []
         oversubscribe, gpu_count = getattr(options, "oversubscribe", False), len(gpu_numbers)
-        if (limit := machine.check_rank_count(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
-            text, field = f"{limit.message}.", "process_count_per_node"
-            raise InvalidSpec(text, code="too-many-local-processes", field=field, hint=limit.remedy)
+        reason, remedy = machine.check_rank_count(spec.process_count, cores(), oversubscribe=oversubscribe)
+        if reason:
+            field = "process_count_per_node"
+            raise InvalidSpec(f"{reason}.", code="too-many-local-processes", field=field, hint=remedy)
         base.refuse_excess(spec, spec.process_count, gpu_count, devices.cores(), devices.read_memory_limit())
         is_emulated, host_name = spec.node_count > 1, socket.gethostname()
         shell: tuple[str, ...] = ()

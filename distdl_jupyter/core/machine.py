@@ -1,7 +1,7 @@
 """This machine: installed software, usable GPUs, cache directory, socket paths, limits and signals.
 
-Exceeded limits on processes, open files and memory are explained, and predicted before a start where possible
-(``find_shortages``). The processes of a job reset signals to Python's defaults, however the job was submitted.
+Exceeded limits on processes, open files and memory are explained. The processes of a job reset signals to Python's
+defaults, however the job was submitted.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ import stat
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
-from distdl_jupyter.core.humanize import count, plural, size
+from distdl_jupyter.core.humanize import count, plural
 from distdl_jupyter.node import data_cache, devices
 from distdl_jupyter.worker.hooks import frameworks
-from distdl_jupyter.worker.hooks.frameworks import LARGE_LIBRARY
 
 #: Maximum length of a Unix socket's path on all platforms (macOS: 104 bytes including the final NUL).
 _MAX_SOCKET_PATH = 103
@@ -121,21 +119,13 @@ def make_private_folder(folder: Path) -> Path:
 _RANKS_PER_CORE = 8
 #: Number of ranks that a machine of any size accepts.
 _ALWAYS_ALLOWED_RANKS = 64
-#: Minimum number of open files per rank, in the process that reads its output.
-_FILES_PER_RANK = 2
-#: Minimum processes of a rank, including threads.
-_TASKS_PER_RANK = 2
-#: Minimum bytes of memory of a rank.
-_BYTES_PER_RANK = 10_000_000
 _PROCESSES_REMEDY = "Wait for other processes to exit, or raise the limit with 'ulimit -u'."
-_MEMORY_REMEDY = "Stop other programs, or run fewer processes."
-_CONTAINER_REMEDY = "Raise pids.max of the control group, or the container's process limit (docker --pids-limit)."
 #: Code and remedy of each limit, by errno.
 LIMITS = {
     errno.EAGAIN: ("process-limit", f"Your user has reached its process limit. {_PROCESSES_REMEDY}"),
     errno.EMFILE: ("open-files-limit", "The process has reached its limit of open files. Raise it with 'ulimit -n'."),
     errno.ENFILE: ("machine-open-files-limit", "The machine has reached its limit of open files. Stop other programs."),
-    errno.ENOMEM: ("memory-exhausted", f"The machine is out of memory. {_MEMORY_REMEDY}"),
+    errno.ENOMEM: ("memory-exhausted", "The machine is out of memory. Stop other programs, or run fewer processes."),
 }
 
 
@@ -157,53 +147,16 @@ def make_launch_error(message: str, error: OSError) -> LaunchFailed:
     return LaunchFailed(f"{message}: {error.strerror or error}{filename}.", code=code, hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
-class Shortage:
-    """A resource that is too scarce on a machine for the requested ranks; an ``error`` prevents the start.
+def check_rank_count(ranks: int, cores: int, *, oversubscribe: bool = False, slots: int = 0) -> tuple[str, str]:
+    """Return why one machine rejects this number of ranks, and the remedy, or ("", ""); the reason has no full stop.
 
-    ``message`` is a clause without a full stop, ``remedy`` is a sentence.
-    """
-
-    level: Literal["warning", "error"]
-    message: str
-    remedy: str
-
-
-def check_rank_count(ranks: int, cores: int, *, oversubscribe: bool = False, slots: int = 0) -> Shortage | None:
-    """Return why one machine rejects this number of ranks, or None; ``oversubscribe`` allows any number.
-
-    ``slots`` is the configured number of processes of the machine.
+    ``oversubscribe`` allows any number; ``slots`` is the configured number of processes of the machine.
     """
     limit = max(_ALWAYS_ALLOWED_RANKS, _RANKS_PER_CORE * cores, slots)
     if oversubscribe or ranks <= limit:
-        return None
+        return "", ""
     message = f"{plural(ranks, 'process')} are too many for {plural(cores, 'core')}; the limit is {count(limit)}"
-    return Shortage("error", message, "Use fewer processes, or set oversubscribe=True.")
-
-
-def find_shortages(ranks: int, available: Mapping[str, int | None]) -> Iterator[Shortage]:
-    """Yield the resources that are too scarce for this number of ranks.
-
-    ``available`` is the result of ``node.devices.read_remaining()``.
-    """
-    subject = f"{plural(ranks, 'process')} {'needs' if ranks == 1 else 'need'}"
-    for name, resource, need, remedy in (
-        ("files", "open files", _FILES_PER_RANK * ranks, "Raise the limit with 'ulimit -n'."),
-        ("processes", "processes and threads", _TASKS_PER_RANK * ranks, _PROCESSES_REMEDY),
-        ("tasks", "processes and threads", _TASKS_PER_RANK * ranks, _CONTAINER_REMEDY),
-    ):
-        remaining = available.get(name)
-        if remaining is not None and remaining < need:
-            message = f"{subject} about {count(need)} {resource}, but only {count(remaining)} are available"
-            yield Shortage("error", message, remedy)
-    memory, need = available.get("memory"), _BYTES_PER_RANK * ranks
-    library, library_bytes = LARGE_LIBRARY
-    if memory is not None and memory < need:
-        message = f"{subject} at least {size(need)} of memory, but only {size(memory)} is available"
-        yield Shortage("error", message, _MEMORY_REMEDY)
-    elif memory is not None and memory < library_bytes * ranks:
-        message = f"Only {size(memory // ranks)} of memory is available for each process, and {library} alone needs "
-        yield Shortage("warning", f"{message}about {size(library_bytes)}", _MEMORY_REMEDY)
+    return message, "Use fewer processes, or set oversubscribe=True."
 
 
 def raise_file_limit(count: int) -> None:

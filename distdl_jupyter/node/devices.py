@@ -15,7 +15,6 @@ import contextlib
 import functools
 import os
 import re
-import resource
 import shutil
 import subprocess
 import time
@@ -195,37 +194,6 @@ _PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
 #: Version 1 of control groups reports "no limit" as the largest multiple of a page.
 _UNLIMITED = 1 << 60
-
-
-def read_remaining() -> dict[str, int | None]:
-    """Return the remaining ``files``, ``processes`` (``ulimit -u``), ``tasks`` (``pids.max``), ``memory`` (bytes)."""
-    tasks = _find_minimum(_get_remaining(group / "pids.max", group / "pids.current") for group in _list_groups("pids"))
-    processes, memory = count_free_processes(), read_free_memory()
-    return {"files": count_free_files(), "processes": processes, "tasks": tasks, "memory": memory}
-
-
-def count_free_files() -> int | None:
-    """Return how many more files a process like this one may open."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return None
-    with contextlib.suppress(OSError):
-        return max(0, limit - len(os.listdir("/dev/fd")))  # noqa: PTH208  only names are needed
-    return limit
-
-
-def count_free_processes() -> int | None:
-    """Return how many more processes this user may start; root has no limit."""
-    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    if limit == resource.RLIM_INFINITY or os.getuid() == 0 or not _PROC.is_dir():
-        return None
-    uid, count = str(os.getuid()), 0
-    for status in _PROC.glob("[0-9]*/status"):
-        with contextlib.suppress(OSError, KeyError, IndexError):
-            lines = status.read_text(errors="replace").splitlines()
-            fields = dict(line.split(":", 1) for line in lines if ":" in line)
-            count += int(fields["Threads"]) if fields["Uid"].split()[0] == uid else 0
-    return max(0, limit - count)
 
 
 def read_free_memory() -> int | None:

@@ -55,7 +55,6 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
             "cores": devices.cores,
             "load": lambda: os.getloadavg()[0],
             "memory": lambda: {name: devices.read_meminfo(f"Mem{name.title()}") for name in ("total", "available")},
-            "room": devices.read_remaining,
             "disk": _measure_disk_space,
             "interfaces": list_interfaces,
             "ranks": lambda: len(find_rank_marks()),

@@ -1,8 +1,5 @@
-"""How much more a host gives is read from the limits of a process and of its control groups."""
+"""How much memory a host gives is read from its control groups."""
 
-import os
-import resource
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,29 +8,6 @@ import pytest
 from distdl_jupyter.node import devices
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the files are Linux's")
-
-
-def test_files_are_those_that_may_still_be_opened():
-    before = devices.count_free_files()
-    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
-    assert devices.count_free_files() == before - 3
-    for fd in held:
-        os.close(fd)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user of whom no other process counts")
-def test_processes_are_those_that_the_user_may_still_start():
-    code = (
-        "import os, resource; from distdl_jupyter.node import devices;"
-        "resource.setrlimit(resource.RLIMIT_NPROC, (50, 50)); os.setuid(54322); print(devices.count_free_processes())"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert int(said) == 49
-
-
-def test_root_is_not_limited_in_processes():
-    if os.getuid() == 0 or resource.getrlimit(resource.RLIMIT_NPROC)[0] == resource.RLIM_INFINITY:
-        assert devices.count_free_processes() is None
 
 
 @pytest.fixture
@@ -57,27 +31,24 @@ def groups(tmp_path, monkeypatch):
 def test_the_narrowest_control_group_counts_whatever_its_version(groups):
     groups(
         "0::/a/b\n",
-        {"a/b/pids.max": "max\n", "a/b/pids.current": "5\n", "a/pids.max": "100\n", "a/pids.current": "40\n",
+        {"a/memory.max": "max\n", "a/memory.current": "2500000\n",
          "a/b/memory.max": "3000000\n", "a/b/memory.current": "2500000\n",
          "a/b/memory.stat": "anon 1\ninactive_file 400000\n"},
     )  # fmt: skip
-    assert devices.read_remaining()["tasks"] == 60
     assert devices.read_free_memory() == 900_000
 
 
 def test_the_first_version_of_control_groups_is_read_too(groups):
     groups(
-        "8:pids:/x\n4:cpu,memory:/y\n",
-        {"pids/pids.max": "20\n", "pids/pids.current": "20\n", "memory/y/memory.limit_in_bytes": "9223372036854771712",
+        "4:cpu,memory:/y\n",
+        {"memory/y/memory.limit_in_bytes": "9223372036854771712",
          "memory/memory.limit_in_bytes": "5000000", "memory/memory.usage_in_bytes": "1000000"},
     )  # fmt: skip
-    assert devices.read_remaining()["tasks"] == 0
     assert devices.read_free_memory() == 4_000_000
 
 
 def test_without_control_groups_the_machine_counts(groups):
     groups("", {})
-    assert devices.read_remaining()["tasks"] is None
     assert devices.read_free_memory() == 8000 * 1024
 
 

@@ -239,19 +239,18 @@ def _check_clock(survey: Survey) -> Iterator[NodeCheck]:
 
 
 def _check_capacity(survey: Survey) -> Iterator[NodeCheck]:
-    """Check that slots, cores, open files, processes and memory suffice for the processes of each host."""
+    """Check that slots and cores suffice for the processes of each host."""
     for report in survey.reports:
         if 0 < report.slots < survey.processes:
             text = f"{survey.processes} processes requested, but only {report.slots} fit"
             remedy = f"Use {report.slots} processes per node, or list the host as {report.host}:{survey.processes}."
             yield NodeCheck(report.host, "Slots", "warning", text, remedy, "host-slots")
-        shortages = [*machine.find_shortages(survey.processes, report.facts.get("room") or {})]
-        if cores := report.facts.get("cores"):
-            oversubscribe, slots = survey.oversubscribe, report.slots
-            excess = machine.check_rank_count(survey.processes, int(cores), oversubscribe=oversubscribe, slots=slots)
-            shortages = [excess, *shortages] if excess else shortages
-        for item in shortages:
-            yield NodeCheck(report.host, "Capacity", item.level, item.message, item.remedy, "host-room")
+        oversubscribe = survey.oversubscribe or not report.facts.get("cores")
+        reason, remedy = machine.check_rank_count(
+            survey.processes, int(report.facts.get("cores") or 0), oversubscribe=oversubscribe, slots=report.slots
+        )
+        if reason:
+            yield NodeCheck(report.host, "Capacity", "error", reason, remedy, "host-room")
 
 
 #: The rules in display order: software, then machines. The rows of the network come between them.

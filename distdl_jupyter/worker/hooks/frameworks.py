@@ -62,8 +62,6 @@ LOAD_CODE = (
 )  # fmt: skip
 #: Calls with which ranks that have no more data wait for the others.
 JOIN_CALLS = "hvd.join() with Horovod, model.join() with DistributedDataParallel"
-#: A framework that most ranks import, and the memory in bytes that it needs.
-LARGE_LIBRARY = ("torch", 200_000_000)
 #: The event that ends a measured step (``hooks.steps``, ``hooks.keras``), as text.
 STEP_DESCRIPTION = "an optimizer step after a backward pass (torch), or a batch of Model.fit (Keras)"
 
