@@ -195,19 +195,6 @@ def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def get_docs_address() -> str:
-    """Return the address of the documentation from ``DISTDL_DOCS``, or "" if it is not set.
-
-    Raises InvalidSpec if it is not an http or https address.
-    """
-    address = os.environ.get("DISTDL_DOCS", "").strip()
-    if address and not re.fullmatch(r"https?://\S+", address, re.IGNORECASE):
-        message = f"DISTDL_DOCS must be the address of the documentation, not {address!r}."
-        hint = "Use an address that begins with https:// or http://, or unset DISTDL_DOCS."
-        raise InvalidSpec(message, code="docs-address-invalid", field="DISTDL_DOCS", hint=hint)
-    return address
-
-
 #: Minimum size in bytes of a captured value that is reported as large.
 LARGE_BYTES = 100_000_000
 Level = Literal["error", "warning", "info"]

@@ -1,8 +1,8 @@
 """Formats times, sizes, counts, numbers, states, lines of output and tables in the same way for all front ends.
 
 Callers must escape a user's text for HTML. ``printable`` and ``styled`` make a line of a program's output safe to
-display: no escape sequences or control characters, limited length. As in a terminal, characters after a backspace or
-carriage return overwrite earlier ones. Other control characters become visible symbols.
+display: escape sequences are removed, control characters become visible symbols, and characters after a backspace or
+carriage return overwrite earlier ones, as in a terminal.
 """
 
 from __future__ import annotations
@@ -194,8 +194,10 @@ _UNSAFE = re.compile(
 #: ECMA-48 SGR sequences of the codes that style text without hiding it; 256-colour and 24-bit codes are not included.
 _STYLE = r"(?:[0-79]|2[1-9]|3[0-79]|4[0-79]|9[0-7]|10[0-7]|0[0-79])"
 STYLES = re.compile(rf"(\x1b\[(?:{_STYLE}(?:;{_STYLE})*)?m)")
-#: The styles (bold, faint, italic, underlined, reversed, struck) that each code turns off.
-_RESET_STYLES = {22: (1, 2), 23: (3,), 24: (4,), 27: (7,), 29: (9,)}
+#: The styles (fonts by their code, the colour of the text as 30, that of its background as 40) that codes turn off.
+_RESET_STYLES = {22: (1, 2), 23: (3,), 24: (4,), 27: (7,), 29: (9,), 39: (30,), 49: (40,)}
+#: Bold, faint, italic, underlined, reversed, struck; blinking is not shown.
+_FONTS = (1, 2, 3, 4, 7, 9)
 #: Begin and end (UTF-16 code units, as JavaScript counts) of a part of a line, and its SGR codes separated by spaces.
 Styles = tuple[tuple[int, int, str], ...]
 
@@ -233,34 +235,24 @@ def styled(line: str, limit: int = MAX_LINE_LENGTH) -> tuple[str, Styles]:
     if "\x1b[" not in line or "\r" in line or "\b" in line or len(line) > limit:
         return printable(line, limit), ()
     text, begin, spans = "", 0, []
-    fonts: set[int] = set()
-    colours: dict[int, str] = {}  # of the text (key 30) and of its background (key 40)
+    active: dict[int, int] = {}  # the code of each active style
     for index, part in enumerate(STYLES.split(line)):
         if index % 2:
-            _apply_codes([int(code or 0) for code in part[2:-1].split(";")], fonts, colours)
+            for code in (int(digits or 0) for digits in part[2:-1].split(";")):
+                if code == 0:
+                    active.clear()
+                elif code in _RESET_STYLES:
+                    for style in _RESET_STYLES[code]:
+                        active.pop(style, None)
+                elif code >= 30 or code in _FONTS:
+                    active[code if code < 30 else 40 if code // 10 in (4, 10) else 30] = code
             continue
         visible = printable(part, limit)
         end = begin + len(visible) + sum(character > "\uffff" for character in visible)
-        if visible and (fonts or colours):
-            spans.append((begin, end, " ".join([*map(str, sorted(fonts)), *colours.values()])))
+        if visible and active:
+            spans.append((begin, end, " ".join(str(code) for _, code in sorted(active.items()))))
         text, begin = text + visible, end
     return text, tuple(spans)
-
-
-def _apply_codes(codes: list[int], fonts: set[int], colours: dict[int, str]) -> None:
-    """Apply the codes of one sequence to the current style."""
-    for code in codes:
-        if code == 0:
-            fonts.clear()
-            colours.clear()
-        elif code in (39, 49):
-            colours.pop(code - 9, None)
-        elif code >= 30:
-            colours[40 if code // 10 in (4, 10) else 30] = str(code)
-        elif code < 10:
-            fonts.update({code} - {5, 6})
-        else:
-            fonts.difference_update(_RESET_STYLES.get(code, ()))
 
 
 Rows = Sequence[Sequence[str]]
@@ -282,7 +274,12 @@ class Display:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return "".join(_render_part(part) for part in self._parts() if part)
+        def render(part: str | Rows) -> str:
+            if isinstance(part, CodeBlock):
+                return f"<pre>{escape(part)}</pre>"
+            return f"<p>{format_sentence(part)}</p>" if isinstance(part, str) else format_html(part)
+
+        return "".join(render(part) for part in self._parts() if part)
 
 
 class CodeBlock(str):
@@ -295,12 +292,6 @@ class WholeRows(list[Sequence[str]]):
     """The rows of a table that keeps its empty columns."""
 
 
-def _render_part(part: str | Rows) -> str:
-    if isinstance(part, CodeBlock):
-        return f"<pre>{escape(part)}</pre>"
-    return f"<p>{format_sentence(part)}</p>" if isinstance(part, str) else format_html(part)
-
-
 def format_sentence(sentence: str) -> str:
     """Return an escaped sentence with `names` between backticks as code."""
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(sentence))
@@ -308,13 +299,11 @@ def format_sentence(sentence: str) -> str:
 
 def format_text(rows: Rows) -> str:
     """Return aligned lines; a column without values is left out."""
-    columns = _visible_columns(rows)
-    widths = [max(len(cell) for cell in column) for column in columns]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in zip(*columns, strict=True)
-    )
-    return "\n".join(line.rstrip() for line in lines)
+    columns = []
+    for column in _visible_columns(rows):
+        width = max(map(len, column))
+        columns.append([cell.ljust(width) for cell in column])
+    return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
 
 
 def format_html(rows: Rows) -> str:

@@ -30,10 +30,8 @@ FOLD_SECONDS = 2.0
 _MAX_RECENT_ROWS = 20_000
 #: Default maximum number of rows in memory.
 MAX_ROWS = 5000
-#: Maximum bytes of a log that is read from its beginning.
-MAX_UNREAD_BYTES = 8 * 1024 * 1024
-#: Maximum bytes of a reader's backlog before it skips ahead.
-MAX_BACKLOG_BYTES = 4 * 1024 * 1024
+#: Maximum bytes that a reader has not read yet, at its start or later, before it skips ahead.
+MAX_BACKLOG_BYTES = 8 * 1024 * 1024
 #: Size of a chunk in bytes. Lines are folded only within a chunk, so each chunk can be reread on its own.
 CHUNK_BYTES = 512 * 1024
 #: Maximum number of revisions of one log.
@@ -116,10 +114,6 @@ class FoldedLog:
         self._recent_rows.clear()
         self._position = begin
 
-    def is_from_all(self, row: FoldedRow) -> bool:
-        """Return whether all ranks printed the row; False for a job with one rank."""
-        return len(row.lines) == self.process_count > 1
-
     def get_changes(self, since: int = 0, limit: int | None = None) -> tuple[list[FoldedRow], int, int]:
         """Return the rows changed after a revision, the revision for the next call, and the number of remaining rows.
 
@@ -192,7 +186,7 @@ class LogWindow:
     def read_more(self, view: JobView) -> bool:
         """Read more of the log and count its lines in ``view``; return False at the end."""
         end = logfile.get_size(self._path)
-        if end - self.cursor > (MAX_BACKLOG_BYTES if self.cursor else MAX_UNREAD_BYTES):
+        if end - self.cursor > MAX_BACKLOG_BYTES:
             begin = logfile.find_line(self._path, max(self.cursor, end - CHUNK_BYTES), end)
             logfile.count_lines(self._path, self.cursor, view, begin)
             revision = (1 + secrets.randbelow(_REVISION_RANGES - 1)) * _REVISIONS_PER_LOG

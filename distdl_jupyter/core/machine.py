@@ -13,7 +13,6 @@ import hashlib
 import os
 import signal
 import socket
-import stat
 import subprocess
 import tempfile
 import threading
@@ -21,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.core.errors import DistDLError, LaunchFailed
+from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import count, plural
 from distdl_jupyter.node import data_cache, devices
 from distdl_jupyter.worker.hooks import frameworks
@@ -90,7 +89,7 @@ def get_socket_path(name: str, folder: Path | None = None) -> Path:
     """Return the path of the socket ``name``; it contains the host name, because home directories may be shared.
 
     The socket is in ``folder`` (default: Jupyter's runtime directory), or in a folder per user in the temporary
-    directory if that path is too long for a socket. Nothing is created; see ``make_private_folder``.
+    directory if that path is too long for a socket. Nothing is created.
     """
     if folder is None:
         from jupyter_core.paths import jupyter_runtime_dir
@@ -102,17 +101,6 @@ def get_socket_path(name: str, folder: Path | None = None) -> Path:
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         return path
     return Path(tempfile.gettempdir()) / f"distdl-{os.getuid()}-{digest[:10]}" / file
-
-
-def make_private_folder(folder: Path) -> Path:
-    """Create a folder that only its owner may enter. Raises DistDLError if another user owns it."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        hint = "Set JUPYTER_RUNTIME_DIR to a folder that belongs to you."
-        raise DistDLError(f"{folder} belongs to another user.", code="socket-folder-of-another-user", hint=hint)
-    folder.chmod(0o700)
-    return folder
 
 
 #: Maximum number of ranks per core without ``oversubscribe``.

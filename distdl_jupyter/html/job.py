@@ -137,7 +137,7 @@ def _find_failure_row(rows: list[FoldedRow], card: FailureCard | None) -> Folded
 
 
 def _make_line(row: FoldedRow, log: FoldedLog, failure: FoldedRow | None) -> dict[str, Any]:
-    is_from_all = log.is_from_all(row)
+    is_from_all = len(row.lines) == log.process_count > 1
     rank = row.rank if row.rank is not None and not is_from_all else None
     tags = [f"{humanize.TIMES}{humanize.plural(len(row.lines), 'rank')}"] if len(row.lines) > 1 else []
     tags += [humanize.plural(row.redraws, "redraw")] if row.redraws > 1 else []

@@ -19,7 +19,7 @@ from tornado.web import Application
 from traitlets import Float, Int, Unicode
 
 from distdl_jupyter.api import BASE_PATH, list_endpoints
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec, get_docs_address
+from distdl_jupyter.core.errors import DistDLError
 
 if TYPE_CHECKING:
     from distdl_jupyter.api.endpoint import Endpoint, ServerContext
@@ -102,11 +102,8 @@ class DistDLApp(ExtensionApp):
         assert self.serverapp is not None
         application = self.serverapp.web_app
         self._routes = LazyRoutes(application, application.settings["base_url"])
-        try:
-            docs_url = get_docs_address() if "DISTDL_DOCS" in os.environ else ""
-        except InvalidSpec as error:
-            self.log.warning("%s", error)
-            docs_url = ""
+        address = os.environ.get("DISTDL_DOCS", "").strip()  # only a web address is used
+        docs_url = address if re.fullmatch(r"https?://\S+", address, re.IGNORECASE) else ""
         application.settings.setdefault("page_config_data", {})["distdlDocs"] = docs_url
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:

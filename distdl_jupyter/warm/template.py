@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from distdl_jupyter import permissions
 from distdl_jupyter.clusters.environment import select_for_local_ranks
 from distdl_jupyter.core import files, machine, registry
 from distdl_jupyter.core.errors import DistDLError
@@ -99,7 +100,8 @@ class Template:
         """Serve requests until an exit condition is met. Raises TemplateExit, UnforkableModule, OSError."""
         installed.list_packages()  # each rank 0 reports them
         path = self._files.socket
-        machine.make_private_folder(path.parent)
+        path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        permissions.make_private(path.parent).chmod(0o700)
         path.unlink(missing_ok=True)
         listener = self._socket = open_listener(path)
         listener.setblocking(False)  # noqa: FBT003 - its only argument

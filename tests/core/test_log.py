@@ -131,13 +131,7 @@ def test_batches_of_lines_and_single_lines_fold_alike(events, cut):
 def test_equal_lines_of_all_ranks_are_one_row():
     book = fold([log("Horovod 0.28.1", rank, t=rank / 10) for rank in range(4)], 4)
     assert shown(book) == [(0, "Horovod 0.28.1", 4)]
-    assert book.is_from_all(book.rows[0])
     assert sum(len(row.lines) for row in book.rows) == 4
-
-
-def test_the_only_rank_of_a_job_is_not_called_everyone():
-    book = fold([log("Horovod 0.28.1")], 1)
-    assert not book.is_from_all(book.rows[0])
 
 
 def test_lines_of_other_times_streams_and_the_same_rank_stay_apart():
@@ -146,7 +140,6 @@ def test_lines_of_other_times_streams_and_the_same_rank_stay_apart():
         3,
     )
     assert shown(book) == [(0, "x", 2), (0, "x", 1), (1, "x", 1), (2, "x", 1), (None, "x", 0)]
-    assert not book.is_from_all(book.rows[0])
 
 
 def test_a_rank_on_its_own_reads_in_the_order_it_printed():

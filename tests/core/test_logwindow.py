@@ -75,7 +75,7 @@ def test_a_log_is_whole_and_each_line_once_however_it_is_read(tmp_path_factory, 
     """With steps, skips and chunks of a few hundred bytes all of it happens in logs of a few lines."""
     path = tmp_path_factory.mktemp("log") / "log.jsonl"
     with pytest.MonkeyPatch.context() as patch:
-        small(patch, CHUNK_BYTES=300, MAX_BACKLOG_BYTES=700, MAX_UNREAD_BYTES=900)
+        small(patch, CHUNK_BYTES=300, MAX_BACKLOG_BYTES=700)
         window, view = LogWindow(path, 3, kept), JobView.from_spec(JOB)
         for cut in [*sorted(cuts), len(story)]:
             write(path, story[:cut])
@@ -113,7 +113,7 @@ def test_a_reader_that_is_far_behind_goes_on_at_the_end_and_reads_little(tmp_pat
             number, {"v": 1, "t": 1.0, "type": "count", "lines": 500 * number, "counts": {"0": [500 * number, 0]}}
         )
     write(path, story)
-    assert path.stat().st_size > 2 * log.MAX_UNREAD_BYTES
+    assert path.stat().st_size > 2 * log.MAX_BACKLOG_BYTES
     window, read, view = LogWindow(path, 1), [], JobView.from_spec(JOB)
     real = logfile.read_bytes
     monkeypatch.setattr(logfile, "read_bytes", lambda p, at, limit: read.append(limit) or real(p, at, limit))

@@ -172,7 +172,7 @@ def test_last_lines_reach_back_over_what_was_left_out(long, rank):
 def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, monkeypatch):
     import distdl_jupyter.core.log as under_test
 
-    for name, n in {"MAX_UNREAD_BYTES": 2000, "MAX_BACKLOG_BYTES": 1000, "CHUNK_BYTES": 1500}.items():
+    for name, n in {"MAX_BACKLOG_BYTES": 2000, "CHUNK_BYTES": 1500}.items():
         monkeypatch.setattr(under_test, name, n)
     window, view = LogWindow(long.folder.log, 2, 20), JobView.from_spec(SPEC)
     while window.read_more(view):
@@ -195,7 +195,7 @@ def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, mon
 def test_window_that_was_there_all_the_time_shows_each_row_under_its_number(tmp_path, monkeypatch, behind):
     import distdl_jupyter.core.log as under_test
 
-    for name, n in {"MAX_UNREAD_BYTES": 2000, "MAX_BACKLOG_BYTES": behind, "CHUNK_BYTES": 1500}.items():
+    for name, n in {"MAX_BACKLOG_BYTES": behind, "CHUNK_BYTES": 1500}.items():
         monkeypatch.setattr(under_test, name, n)
     made = Writing(tmp_path)
     window, view, seen = LogWindow(made.folder.log, 2, 20), JobView.from_spec(SPEC), {}

@@ -1,29 +1,22 @@
 """Where processes of one user meet: a folder that nobody else may enter, a path that a socket takes."""
 
 import os
-import stat
 
 import pytest
 
+from distdl_jupyter import permissions
 from distdl_jupyter.core import machine
-from distdl_jupyter.core.errors import DistDLError
-
-
-def test_a_folder_that_others_could_enter_is_closed_to_them(tmp_path):
-    folder = tmp_path / "distdl"
-    folder.mkdir()
-    folder.chmod(0o755)
-    assert stat.S_IMODE(machine.make_private_folder(folder).stat().st_mode) == 0o700
-    assert stat.S_IMODE(machine.make_private_folder(tmp_path / "new").stat().st_mode) == 0o700
 
 
 def test_what_is_somebody_else_s_or_no_folder_is_refused(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(tmp_path)
-    with pytest.raises(DistDLError, match="belongs to another user"):
-        machine.make_private_folder(tmp_path / "link")
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.raises(DistDLError, match="belongs to another user"):
-        machine.make_private_folder(tmp_path)
+    with pytest.raises(PermissionError, match="is a link or a file, not a folder"):
+        permissions.make_private(tmp_path / "link")
+    if os.getuid() == 0:
+        os.chown(tmp_path, 54321, -1)  # files of root are trusted
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        permissions.make_private(tmp_path)
 
 
 @pytest.mark.parametrize(("length", "inside"), [(10, True), (200, False)])
