@@ -20,11 +20,12 @@ import pytest
 
 import tests
 from distdl_jupyter.clusters.environment import select_for_local_ranks
-from distdl_jupyter.core import machine
+from distdl_jupyter.node.data_cache import get_default_base
 from distdl_jupyter.node.job import WARM_NOTICE
 from distdl_jupyter.warm import preload
 from distdl_jupyter.warm import start as warm_start
 from distdl_jupyter.warm.start import COLD_START_CODE
+from distdl_jupyter.worker.hooks import frameworks
 
 #: What the template imports before the first job has said what it needs.
 AHEAD = ("numpy", "torch", "torch.distributed", "torch._dynamo", "horovod.torch")
@@ -52,7 +53,7 @@ def template(runtime, tmp_path_factory):
         patch.setenv("DISTDL_WARM_DIR", str(tmp_path_factory.mktemp("template")))
         patch.setenv("DISTDL_WARM", "off" if os.environ.get("DISTDL_TEST_START") == "cold" else "on")
         # Tests with a cache of their own share the template too: torch reads this variable while it is imported.
-        patch.setenv(*machine.get_compiler_cache())
+        patch.setenv(frameworks.COMPILED_VARIABLE, str(get_default_base() / frameworks.COMPILED_FOLDER))
         # A machine that does much else is slow to answer; that is another test's affair.
         patch.setattr(warm_start, "_TIMEOUT_SECONDS", 30.0)
         where, ask = warm_start.get_template_files(), warm_start._request

@@ -23,7 +23,7 @@ from distdl_jupyter.azure import settings
 from distdl_jupyter.azure.rest import RestClient
 from distdl_jupyter.core import files
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.core.machine import get_cache_directory
+from distdl_jupyter.node.data_cache import get_default_base
 
 SIZE_PREFIX = "Standard_"
 API_VERSION = "2023-01-01-preview"
@@ -143,7 +143,7 @@ def select_prices(items: Iterable[Mapping[str, Any]], region: str, currency: str
 
 def _get_cache_file(region: str, currency: str) -> Path:
     cloud = re.sub(r"\W+", "_", settings.read().endpoints.name)
-    return get_cache_directory() / "azure" / f"prices-{cloud}-{region}-{currency}.json"
+    return get_default_base() / "azure" / f"prices-{cloud}-{region}-{currency}.json"
 
 
 def _load_cache(region: str, currency: str) -> dict[str, Price]:

@@ -20,9 +20,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from distdl_jupyter.core import machine
 from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.redact import is_secret
+from distdl_jupyter.node.data_cache import get_default_base
+from distdl_jupyter.worker.hooks import frameworks
 
 #: Prefixes of the variables of training libraries.
 _PREFIXES = (
@@ -46,7 +47,9 @@ def select_for_local_ranks(submitters: Mapping[str, str]) -> dict[str, str]:
     environment = {n: value for n, value in submitters.items() if n in own_names or not n.startswith("DISTDL_")}
     if environment.get("MPLBACKEND", "").startswith(_NOTEBOOK_BACKENDS):
         del environment["MPLBACKEND"]  # the notebook's backend does not work in a rank
-    environment.setdefault(*machine.get_compiler_cache())
+    # Jobs share one folder, because the cache keys include the versions of torch, CUDA and Triton and the GPU model.
+    folder = str(get_default_base() / frameworks.COMPILED_FOLDER)
+    environment.setdefault(frameworks.COMPILED_VARIABLE, folder)
     return environment | HASH_SEED
 
 

@@ -25,6 +25,7 @@ from distdl_jupyter.core.errors import DiskRefused
 from distdl_jupyter.core.humanize import ago, short_id
 from distdl_jupyter.core.machine import LIMITS
 from distdl_jupyter.node import processes
+from distdl_jupyter.worker import owned
 
 #: Bytes of a job's disk reserve.
 RESERVE_BYTES = 64 * 1024
@@ -55,19 +56,7 @@ def replace_file(path: Path, content: str | bytes, *, sync: bool = False) -> Non
 
     The folder is not created, because a cache must not recreate the folder of a deleted job.
     """
-    # The random name and O_EXCL prevent other users from creating this file or a link with its name first.
-    temporary = path.with_name(f".{path.name}-{os.urandom(6).hex()}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            if sync:
-                file.flush()
-                os.fsync(descriptor)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    owned.write(path, content.encode() if isinstance(content, str) else content, sync=sync)
 
 
 def make_disk_error(error: OSError, path: Path, verb: str = "written") -> DiskRefused:

@@ -22,8 +22,7 @@ from typing import Any
 
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import count, plural
-from distdl_jupyter.node import data_cache, devices
-from distdl_jupyter.worker.hooks import frameworks
+from distdl_jupyter.node import devices
 
 #: Maximum length of a Unix socket's path on all platforms (macOS: 104 bytes including the final NUL).
 _MAX_SOCKET_PATH = 103
@@ -70,19 +69,6 @@ def list_gpus() -> tuple[devices.Gpu, ...]:
 def list_gpu_numbers() -> list[int]:
     """Return the numbers of the GPUs that ranks may use."""
     return [gpu.number for gpu in list_gpus()]
-
-
-def get_cache_directory() -> Path:
-    """Return the package's cache directory, which need not exist yet: ``DISTDL_CACHE``, or the platform's default."""
-    return data_cache.get_default_base()
-
-
-def get_compiler_cache() -> tuple[str, str]:
-    """Return the environment variable for torch's compiler cache, and the cache folder that jobs share.
-
-    One folder is enough, because the cache keys include the versions of torch, CUDA and Triton and the GPU model.
-    """
-    return frameworks.COMPILED_VARIABLE, str(get_cache_directory() / frameworks.COMPILED_FOLDER)
 
 
 def get_socket_path(name: str, folder: Path | None = None) -> Path:
@@ -159,9 +145,11 @@ def raise_file_limit(count: int) -> None:
 
 
 #: The handlers that Python sets at startup; other signals have the system's default.
-_PYTHON_DEFAULTS: dict[int, Any] = {signal.SIGPIPE: signal.SIG_IGN, signal.SIGINT: signal.default_int_handler}
-if hasattr(signal, "SIGXFSZ"):
-    _PYTHON_DEFAULTS[signal.SIGXFSZ] = signal.SIG_IGN
+_PYTHON_DEFAULTS: dict[int, Any] = {
+    signal.SIGPIPE: signal.SIG_IGN,
+    signal.SIGXFSZ: signal.SIG_IGN,
+    signal.SIGINT: signal.default_int_handler,
+}
 
 
 def reset_signals() -> None:

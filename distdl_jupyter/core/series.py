@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distdl_jupyter.core.events import Event
-from distdl_jupyter.core.humanize import listing, ranks
 
 #: Maximum number of metrics: names that contain the step would otherwise fill the memory.
 MAX_METRICS = 500
@@ -86,7 +85,7 @@ class Band:
 class RankCurve:
     """One rank's curve of at most 1,000 points. The first and the last one are exact. A value of None is a gap.
 
-    A point is the only value of its bucket, or the bucket's mean at the middle of its steps.
+    A point is the mean of its bucket at the middle of its steps.
     """
 
     rank: int
@@ -99,10 +98,10 @@ class RankCurve:
 
 # points in buckets ------------------------------------------------------------------------------
 
-#: One rank's values in a bucket: count, sum, lowest, highest and first step of the finite values; the kinds of other
-#: values as bits, and the first step with one.
-_COUNT, _TOTAL, _LOW, _HIGH, _STEP, _BAD_KINDS, _BAD_STEP = range(7)
-_EMPTY_BUCKET = array("d", (0, 0, math.inf, -math.inf, math.inf, 0, math.inf))
+#: One rank's values in a bucket: count, sum, lowest and highest of the finite values; the kinds of other values as
+#: bits, and the first step with one.
+_COUNT, _TOTAL, _LOW, _HIGH, _BAD_KINDS, _BAD_STEP = range(6)
+_EMPTY_BUCKET = array("d", (0, 0, math.inf, -math.inf, 0, math.inf))
 
 
 def _add_value(bucket: array[float], step: float, value: float) -> None:
@@ -113,8 +112,6 @@ def _add_value(bucket: array[float], step: float, value: float) -> None:
             bucket[_LOW] = value
         if value > bucket[_HIGH]:
             bucket[_HIGH] = value
-        if step < bucket[_STEP]:
-            bucket[_STEP] = step
     else:
         kind = 1 if value != value else 2 if value > 0 else 4
         bucket[_BAD_KINDS] = int(bucket[_BAD_KINDS]) | kind
@@ -126,8 +123,8 @@ def _merge_bucket(bucket: array[float], other: array[float]) -> None:
     bucket[_TOTAL] += other[_TOTAL]
     bucket[_HIGH] = max(bucket[_HIGH], other[_HIGH])
     bucket[_BAD_KINDS] = int(bucket[_BAD_KINDS]) | int(other[_BAD_KINDS])
-    for index in (_LOW, _STEP, _BAD_STEP):
-        bucket[index] = min(bucket[index], other[index])
+    bucket[_LOW] = min(bucket[_LOW], other[_LOW])
+    bucket[_BAD_STEP] = min(bucket[_BAD_STEP], other[_BAD_STEP])
 
 
 def _compute_mean(bucket: array[float]) -> float:
@@ -319,7 +316,7 @@ def _build_curve(rank: int, series: _Series, groups: Iterable[Sequence[_Span]]) 
             merged = finite[0][1][:]
             for _, bucket in finite[1:]:
                 _merge_bucket(merged, bucket)
-            step = merged[_STEP] if merged[_COUNT] == 1 else finite[0][0].low / 2 + finite[-1][0].high / 2
+            step = finite[0][0].low / 2 + finite[-1][0].high / 2
             points.append((step, _compute_mean(merged), finite[-1][0].time))
         elif buckets:
             points.append((buckets[0][0].low, None, buckets[0][0].time))
@@ -422,18 +419,10 @@ def build_figure(
         traces.append({"name": name, **get_means(band)})
     if source_job is not None and (source_band := source_job.curves.get_band(metric)).rows:
         traces.append({"name": source_job.name, **get_means(source_band), "line": {"color": "grey", "width": 1}})
-    notes = []
-    if band.marks:
-        first = band.marks[0]
-        text = f"{listing(first.kinds)} on {ranks(first.ranks)} from step {first.step:g} onwards"
-        notes = [
-            {"text": text, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0, "y": 1, "yanchor": "bottom"}
-        ]
     layout = {
         "title": {"text": html.escape(metric)},
         "xaxis": {"title": {"text": "step"}},
         "yaxis": {"type": "log" if log else "linear"},
-        "annotations": notes,
         "hovermode": "x unified",
     }
     return {"data": [{"type": "scatter", "mode": "lines", **trace} for trace in traces], "layout": layout}

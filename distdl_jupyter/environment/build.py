@@ -31,10 +31,10 @@ from distdl_jupyter import permissions
 from distdl_jupyter.core import files
 from distdl_jupyter.core.errors import PluginUnavailable
 from distdl_jupyter.core.humanize import duration
-from distdl_jupyter.core.machine import get_cache_directory
 from distdl_jupyter.environment import toolchain
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Cuda, Mpi
+from distdl_jupyter.node.data_cache import get_default_base
 from distdl_jupyter.node.devices import cores
 
 #: A function that shows a short text about the progress.
@@ -208,7 +208,7 @@ def build_wheel(recipe: Recipe, progress: Progress) -> Path:
     the first errors in the log, and PluginUnavailable if a prerequisite is missing.
     """
     toolchain.require(toolchain.find_missing_for_build())
-    log = get_cache_directory() / "logs" / f"horovod-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    log = get_default_base() / "logs" / f"horovod-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     # The system's temporary folder may be small or in memory. The name depends on the key, so that the next build with
     # this key removes the files of a killed build.
@@ -269,7 +269,7 @@ def get_build_variables(recipe: Recipe, workspace: Path) -> dict[str, str]:
 
 def find_wheel(key: str) -> Path | None:
     """Return the cached wheel for ``key``, or None if there is none or another user could have written it."""
-    folder = get_cache_directory() / "wheels" / key
+    folder = get_default_base() / "wheels" / key
     if permissions.find_tree_refusal(folder):
         return None
     return next(iter(sorted(folder.glob("*.whl"))), None)
@@ -308,7 +308,7 @@ def lock(key: str, on_wait: Callable[[float], None]) -> Iterator[None]:
 
 def _create_wheel_folder() -> Path:
     """Return the folder of the wheels; create it if needed. Raises PermissionError if another user could change it."""
-    return permissions.make_private(permissions.make_folder(get_cache_directory()) / "wheels")
+    return permissions.make_private(permissions.make_folder(get_default_base()) / "wheels")
 
 
 # patches for current compilers, torch and TensorFlow ------------------------------------------------

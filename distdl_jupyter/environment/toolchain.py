@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distdl_jupyter.core.errors import PluginUnavailable
-from distdl_jupyter.core.machine import find_version, get_cache_directory
+from distdl_jupyter.core.machine import find_version
 from distdl_jupyter.environment.inspection import Inspection, run_program
+from distdl_jupyter.node.data_cache import get_default_base
 from distdl_jupyter.worker.hooks import frameworks
 
 #: A program that compiles only with the headers of MPI.
@@ -82,7 +83,7 @@ def find_missing_for_build() -> list[Prerequisite]:
     if platform.system() == "Darwin" and run_program("pkg-config", "--exists", "libuv").returncode != 0:
         problem = "Building Gloo on macOS needs libuv and pkg-config."
         missing.append(Prerequisite(problem, "Run `brew install libuv pkg-config`."))
-    cache = get_cache_directory()
+    cache = get_default_base()
     folder = next(path for path in (cache, *cache.parents) if path.exists())
     if shutil.disk_usage(folder).free < _MIN_FREE_BYTES:
         problem = f"Building Horovod temporarily needs 1.5 GB of disk space, but {folder} has less."

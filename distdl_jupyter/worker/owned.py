@@ -43,14 +43,15 @@ def open_private(path: str, flags: int) -> int:
 
 def write(path: Path, data: bytes | bytearray, *, sync: bool = False) -> None:
     """Write a private file atomically. Raises OSError; a failed write leaves no temporary file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # The random name and O_EXCL (mode x) prevent other users from creating this file or a link with its name first.
+    temporary = path.with_name(f".{path.name}-{os.urandom(6).hex()}")
     try:
-        with open(temporary, "wb", opener=open_private) as file:
+        with open(temporary, "xb", opener=open_private) as file:
             file.write(data)
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)  # a partial file would use space on a full disk
         raise

@@ -22,10 +22,10 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from distdl_jupyter.core.machine import get_cache_directory
 from distdl_jupyter.environment.build import Recipe, find_wheel
 from distdl_jupyter.environment.inspection import inspect_environment
 from distdl_jupyter.environment.toolchain import find_mpi
+from distdl_jupyter.node.data_cache import get_default_base
 
 #: What each peer needs; torch comes first and alone, because an index's newest one brings several GB of CUDA.
 PEERS = {
@@ -68,7 +68,7 @@ def environment() -> Environment:
     torch = metadata.version("torch").partition("+")[0]
     wheel = _horovod_wheel()
     told = json.dumps([sys.version, torch, PEERS, HOROVOD, wheel and wheel.name])
-    folder = get_cache_directory() / f"peers-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+    folder = get_default_base() / f"peers-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
     with _locked(folder):
         ready = folder / "ready.json"
         if not ready.exists():

@@ -1,14 +1,13 @@
 """torch.compile in jobs: a rank that compiles is not stalled, and a second job compiles nothing."""
 
-from pathlib import Path
-
 import pytest
 
 from distdl_jupyter import submit
 from distdl_jupyter.cli.show import describe_job
-from distdl_jupyter.core import machine
+from distdl_jupyter.node.data_cache import get_default_base
 from distdl_jupyter.views.card import get_rank_status
 from distdl_jupyter.views.job_table import make_job_row
+from distdl_jupyter.worker.hooks import frameworks
 from tests.conftest import wait_for
 from tests.written import all_written
 
@@ -70,4 +69,4 @@ def test_a_second_job_compiles_nothing(monkeypatch, tmp_path):
     assert hits == 0
     assert misses > 0
     assert second == (1, 0)
-    assert list(Path(machine.get_compiler_cache()[1]).iterdir())
+    assert list((get_default_base() / frameworks.COMPILED_FOLDER).iterdir())

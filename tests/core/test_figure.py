@@ -56,12 +56,10 @@ def test_each_rank_has_a_line_and_an_earlier_job_is_behind_it():
     assert [trace["name"] for trace in made["data"]][2:] == ["rank 0", "rank 1", "rank 2", "k3f9x"]
 
 
-def test_values_that_are_not_finite_are_gaps_and_a_note():
+def test_values_that_are_not_finite_are_gaps():
     book = book_of([(0, 1.0, 1.0), (0, 2.0, math.nan), (1, 2.0, math.inf), (0, 3.0, 1.0), (1, 3.0, 2.0)])
     made = build_figure(book, "loss")
     assert named(made, "mean of 2")["y"] == [1.0, None, 1.5]
-    (note,) = made["layout"]["annotations"]
-    assert note["text"] == "nan and inf on ranks 0 and 1 from step 2 onwards"
 
 
 def test_a_users_name_is_no_markup():

