@@ -1,7 +1,6 @@
 """The errors of the package, and the findings of the checks before a job starts.
 
-The message of an error is one sentence, its hint another one with the remedy. A finding is an error, which prevents the
-start, a warning, or an info, which is collapsed.
+A finding is an error, which prevents the start, a warning, or an info, which is collapsed.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ _PACKAGE_PREFIX = f"{Path(__file__).parents[1]}{os.sep}"
 class DistDLError(Exception):
     """Base class of all errors of this package.
 
-    ``code`` is a stable name of the error for programs and help links, in kebab-case (default: the name of the class).
-    ``hint`` is the fix as a separate sentence ("" if the message already contains it). Text that looks like a secret is
-    masked in both, because errors quote their input.
+    ``code`` is its stable name for programs and help links (default: the name of the class), ``message`` one sentence,
+    ``hint`` the fix as another one, or "". Text that looks like a secret is masked, because errors quote their input.
     """
 
     code: str = "error"
@@ -46,7 +44,7 @@ class DistDLError(Exception):
         return f"{self.message} {self.hint}".strip()
 
     def _render_traceback_(self) -> list[str]:
-        """Show only the user's frames in a notebook, because frames of this package do not help to fix the error."""
+        """Show only the user's frames in a notebook."""
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         lines: list[str] = []
         for frame in traceback.extract_tb(self.__traceback__)[1:]:  # the first is IPython's
@@ -135,11 +133,10 @@ class LaunchFailed(DistDLError):
 
 
 class JobFailed(DistDLError):
-    """The job failed; ``str()`` shows the traceback of the rank that failed first.
+    """The job failed; ``rank`` failed first (None: the job failed as a whole), and ``str()`` shows its traceback.
 
-    ``rank`` is the rank that failed first, or None if the job failed as a whole. Its process ended with ``exit_code``
-    or ``signal`` (a name such as ``"KILL"``). ``error`` is the exception as data (``type``, ``message``, ``frames``,
-    ``values``). ``others`` contains one line for each rank that ended as a consequence.
+    Its process ended with ``exit_code`` or ``signal`` (a name such as ``"KILL"``). ``error`` is the exception as data
+    (``type``, ``message``, ``frames``, ``values``). ``others`` has a line for each rank that ended as a consequence.
     """
 
     def __init__(
@@ -165,13 +162,12 @@ class JobFailed(DistDLError):
         return "\n".join(filter(None, [super().__str__(), self.traceback.rstrip(), *self.others]))
 
     def _render_traceback_(self) -> list[str]:
-        """Show only the remote traceback in a notebook, because local frames do not help to fix the error."""
+        """Show only the remote traceback in a notebook."""
         return str(self).splitlines()
 
 
 def show_as(error: BaseException, lines: list[str]) -> None:
-    """Make IPython show an error as these lines, without the frames of this package."""
-    # IPython calls this method to render an exception.
+    """Make IPython, which calls this method to render an exception, show an error as these lines."""
     error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
 
 
@@ -183,10 +179,7 @@ def explain(interrupt: KeyboardInterrupt, text: str) -> None:
 
 @contextlib.contextmanager
 def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
-    """Explain a KeyboardInterrupt in the block; the innermost explanation is shown.
-
-    ``describe`` returns a text that says what is still running and which command stops it.
-    """
+    """Explain a KeyboardInterrupt in the block: what is still running, how to stop it; the innermost text is shown."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -228,10 +221,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class UndefinedName:
-    """A name that is read but defined nowhere.
+    """A name that is read but not defined in ``where`` ("the cell or the notebook"); ``location`` is the line.
 
-    ``where`` names the searched code (``the cell or the notebook``), ``location`` is the line that reads the name
-    (``line 2 of Cell [3]``). ``certain`` is true if every run reads it; ``similar`` are names with similar spelling.
+    ``certain`` is true if every run reads it; ``similar`` are names with similar spelling.
     """
 
     name: str

@@ -1,12 +1,12 @@
 """Private files, disk errors, a job's disk reserve, and locks that prove that a process is alive.
 
-The reserve is a small file that is freed when the disk is full. The freed space is enough to report the problem, to
-cancel the job and to record its end. If no space can be reserved, the job runs without a reserve.
+The reserve is a small file that is freed when the disk is full, to report the problem, cancel the job and record its
+end. If no space can be reserved, the job runs without a reserve.
 
 A liveness lock is a ``flock`` on a file, which the kernel releases when the holder dies. On some file systems these
-locks are local to a host (Lustre with ``localflock``, NFS with ``local_lock``, BeeGFS), so a lock held on another host
-looks free. The holder therefore writes its process, its host and the host's boot id into the file, and updates the
-file's time regularly. A free lock proves that its holder is dead only on the holder's host.
+locks are local to a host (Lustre with ``localflock``, NFS with ``local_lock``, BeeGFS). The holder therefore writes its
+process, its host and the host's boot id into the file, and updates the file's time regularly. A free lock proves that
+its holder is dead only on the holder's host.
 """
 
 from __future__ import annotations
@@ -43,19 +43,13 @@ OTHER_ERROR = ("disk-not-writable", "Set DISTDL_HOME to a folder that you can wr
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Replace the file with ``data`` as JSON; its folder is created (0700) if it is missing. Raises OSError.
-
-    The data is synced to the disk when this returns.
-    """
+    """Replace the file with ``data`` as JSON and sync it; its folder is created (0700) if missing. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     replace_file(path, json.dumps(data, indent=1), sync=True)
 
 
 def replace_file(path: Path, content: str | bytes, *, sync: bool = False) -> None:
-    """Replace the file with text or bytes; ``sync`` also syncs it to the disk. Raises OSError.
-
-    The folder is not created, because a cache must not recreate the folder of a deleted job.
-    """
+    """Replace the file with text or bytes, and ``sync`` it to the disk. Raises OSError if its folder is missing."""
     owned.write(path, content.encode() if isinstance(content, str) else content, sync=sync)
 
 
@@ -87,9 +81,9 @@ def hold_reserve(path: Path) -> bool:
 def free_half_reserve(path: Path) -> bool:
     """Free half of the remaining reserve; return False if nothing is left."""
     with contextlib.suppress(OSError):
-        if size := path.stat().st_size:
-            os.truncate(path, size // 2 if size > RESERVE_BYTES // 8 else 0)
-            return True
+        size = path.stat().st_size
+        os.truncate(path, size // 2 if size > RESERVE_BYTES // 8 else 0)
+        return size > 0
     return False
 
 
@@ -111,8 +105,8 @@ _RECORD_BYTES = 256
 class Holder(NamedTuple):
     """The holder of a lock, as seen from this host.
 
-    ``host`` is the host of the last process that signed the lock, or "" for this host. ``last_heartbeat`` is the time
-    of that process's last heartbeat (epoch seconds).
+    ``host`` is the host of the last process that signed the lock, or "" for this host; ``last_heartbeat`` is the time
+    of its last heartbeat (epoch seconds).
     """
 
     is_held: bool
@@ -145,7 +139,7 @@ class Holder(NamedTuple):
 
 
 def read_holder(path: Path, *other_files: Path) -> Holder:
-    """Return the holder of a lock; a missing lock is not held. The holder also writes to ``other_files``.
+    """Return the holder of a lock, who also writes to ``other_files``; a missing lock is not held.
 
     A lock that cannot be checked (too many open files, a file system without locks) counts as held.
     """

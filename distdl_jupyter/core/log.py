@@ -42,10 +42,10 @@ _REVISION_RANGES = 2**20
 
 @dataclass(slots=True, eq=False)
 class FoldedRow:
-    """One row: ``n`` is its permanent number and ``t`` its time (epoch seconds). ``rank`` printed it first.
+    """One row: ``n`` is its permanent number (-1 while it is redrawn), ``t`` its time, ``rank`` printed it first.
 
     ``rank`` is None for a line of the system. ``lines`` maps each rank that printed it to the position of its line,
-    which is higher for later lines. ``redraws`` is how often it was redrawn. ``n`` is -1 while it is redrawn.
+    which is higher for later lines. ``redraws`` is how often it was redrawn.
     """
 
     t: float
@@ -60,7 +60,7 @@ class FoldedRow:
 
 
 class FoldedLog:
-    """The log of one job of ``process_count`` ranks; ``core.view.JobView`` counts its lines.
+    """The log of one job of ``process_count`` ranks, of which the newest ``tail`` rows stay in memory.
 
     A log that starts at the byte ``begin`` of the file numbers its rows from there, so their numbers are higher than
     those of earlier rows. ``revision`` is then its first revision, so that revisions of different logs never coincide.
@@ -117,8 +117,7 @@ class FoldedLog:
     def get_changes(self, since: int = 0, limit: int | None = None) -> tuple[list[FoldedRow], int, int]:
         """Return the rows changed after a revision, the revision for the next call, and the number of remaining rows.
 
-        At most ``limit`` rows are returned, those that changed first; the next call returns the rest. A view also drops
-        its rows below ``first_number`` and replaces its ``open_rows``.
+        At most ``limit`` rows are returned, those that changed first; the next call returns the rest.
         """
         rows = list(takewhile(lambda row: row.revision > since, reversed(self._by_change.values())))
         rows.reverse()
@@ -226,7 +225,7 @@ class LogWindow:
             while (begin := logfile.find_line(self._path, end - size, end)) >= end:  # in a very long line
                 size *= 2
             deleted = logfile.find_deleted_range(self._path)
-            if deleted is not None and deleted[0] <= begin < deleted[1]:
+            if deleted[0] <= begin < deleted[1]:
                 begin = deleted[0]
         log = FoldedLog(self.log.process_count, 2**62, begin)
         for event in logfile.read_range(self._path, begin, end)[0]:

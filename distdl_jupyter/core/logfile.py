@@ -26,14 +26,10 @@ from distdl_jupyter.core.view import JobView
 
 #: Bytes of text between two ``count`` lines.
 COUNT_INTERVAL_BYTES = 128 * 1024
-#: Bytes of a log that are read at a time.
-_READ_CHUNK = 8 * 1024 * 1024
-#: Bytes that are read at a time to find the beginning of a line.
-_LINE_CHUNK = 128 * 1024
-#: Bytes at the end of a log that are read first to find the last lines.
-_FIRST_READ = 256 * 1024
-#: Bytes at the end of a file that are searched for the time of its last line.
-_END_CHUNK = 4096
+#: Bytes that are read at a time: of a log, to find the beginning of a line, at the end of a file to find its last time.
+_READ_CHUNK, _LINE_CHUNK, _END_CHUNK = 8 * 1024 * 1024, 128 * 1024, 4096
+#: Bytes at the end of a log that are read first to find the last lines or the last ``count``.
+_FIRST_READ = 3 * COUNT_INTERVAL_BYTES
 _LINE_START = re.compile(rb'^\{"v":\d+,"t":(\d+(?:\.\d+)?),', re.MULTILINE)
 _sync = getattr(os, "fdatasync", os.fsync)  # not on macOS
 #: Synced types: a job without its result or end counts as lost; without its handle, its processes cannot be found.
@@ -45,14 +41,14 @@ _MAX_PARTS = 2
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
     """Return the log lines from byte ``after`` onwards, and the cursor after the last of them.
 
-    Read about ``limit`` bytes, and at least one complete line if there is one; call it until the cursor no longer
-    changes. In place of deleted lines, return a notice with the ``counts`` of all lines up to its end.
+    Read about ``limit`` bytes, at least one line; call it until the cursor no longer changes. Deleted lines are
+    replaced by a notice with the ``counts`` of all lines up to its end.
     """
     begin, data = read_bytes(path, after, limit)
     if begin <= after:
         return [line for line in decode(data) if line["type"] in LOG_TYPES], after + len(data)
     deleted, first_line = find_deleted_range(path), data[: data.find(b"\n") + 1]
-    if deleted is None or deleted[1] != begin or not (counts := decode(first_line)) or counts[0]["type"] != "count":
+    if deleted[1] != begin or not (counts := decode(first_line)) or counts[0]["type"] != "count":
         return [], begin
     lines = plural(counts[0]["lines"] - counts[0]["first"], "line")
     text = f"… {lines} ({size_in_words(begin - deleted[0])}) omitted; raise max_log_bytes to keep more"
@@ -76,16 +72,15 @@ def read_range(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
     return lines, begin
 
 
-def _read_backward(
-    path: Path, end: int, floor: int = 0, size: int = _FIRST_READ
-) -> Iterator[tuple[list[Event], int, int]]:
+def _read_backward(path: Path, end: int, floor: int = 0) -> Iterator[tuple[list[Event], int, int]]:
     """Yield the lines before the byte ``end``, the byte at which they begin, and the cursor after them.
 
-    The first item has about ``size`` bytes, each next one four times as many; the last one begins at ``floor``.
+    Each item has about four times as many bytes as the one before; the last one begins at ``floor``.
     """
+    size = _FIRST_READ
     while True:
         begin, deleted = end - size, find_deleted_range(path)
-        if deleted is not None and begin < deleted[1] and end > deleted[0]:  # the deleted bytes do not count
+        if begin < deleted[1] and end > deleted[0]:  # the deleted bytes do not count
             begin = deleted[0] - size + max(0, end - deleted[1])
         position = find_line(path, begin, end) if begin > floor else floor
         lines, cursor = read_range(path, position, end)
@@ -96,12 +91,9 @@ def _read_backward(
 
 
 def count_lines(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
-    """Add the number of lines from the byte ``begin`` onwards to a view; return the cursor after the last of them.
-
-    In a long log, only the lines after the last ``count`` are read.
-    """
+    """Add the number of lines from the byte ``begin`` onwards to a view; return the cursor after the last of them."""
     end = get_size(path) if end is None else end
-    for lines, position, cursor in _read_backward(path, end, begin, 3 * COUNT_INTERVAL_BYTES):
+    for lines, position, cursor in _read_backward(path, end, begin):
         counts = [index for index, line in enumerate(lines) if line["type"] == "count"]
         if counts or position == begin:
             for line in lines[counts[-1] if counts else 0 :]:
@@ -149,10 +141,7 @@ def split_lines(events: Iterable[Event], folder: Path | None = None) -> Iterator
 def read_last_lines(
     path: Path, limit: int, rank: int | None = None, *, within: int | None = None
 ) -> tuple[list[LogLine], int]:
-    """Return the last ``limit`` lines of a log, or of one rank, and the cursor after them.
-
-    Read only as much of the end of the log as needed, and not much more than ``within`` bytes.
-    """
+    """Return the last ``limit`` lines of a log or rank in about its last ``within`` bytes, and the cursor after them."""
     end, result = get_size(path), (list[LogLine](), 0)
     for log_events, begin, cursor in _read_backward(path, end):
         lines = [line for line in split_lines(log_events, path.parent) if rank is None or line.rank == rank]
@@ -174,17 +163,17 @@ def get_size(path: Path) -> int:
     return begin + events.get_size(file)
 
 
-def find_deleted_range(path: Path) -> tuple[int, int] | None:
-    """Return the first and the end byte of the deleted range of the log, or None if the log is complete."""
+def find_deleted_range(path: Path) -> tuple[int, int]:
+    """Return the first and the end byte of the deleted range of the log, or (0, 0) if the log is complete."""
     files = list_parts(path)
     begin = path.stat().st_size if files else 0
-    return (begin, files[0][0]) if files and begin < files[0][0] else None
+    return (begin, files[0][0]) if files and begin < files[0][0] else (0, 0)
 
 
 def read_bytes(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
-    """Return the position of about ``limit`` bytes of complete lines of one file, at least one line, and these bytes.
+    """Return the position of about ``limit`` bytes of complete lines of one file, and these bytes (b"" at the end).
 
-    They start at the byte ``begin``, or after the deleted range if that contains it. There are none at the end.
+    They start at the byte ``begin``, or after the deleted range if that contains it.
     """
     while True:
         part_begin, file = 0, path
@@ -213,10 +202,7 @@ class LineFile:
         self.last_time = max((float(match[1]) for match in _LINE_START.finditer(end)), default=0.0)
 
     def append(self, lines: bytes) -> None:
-        """Append complete encoded lines with as few writes as possible (normally one).
-
-        Raises OSError after it has written ``bytes_written`` bytes, which are complete lines.
-        """
+        """Append complete encoded lines. Raises OSError after writing ``bytes_written`` bytes of complete lines."""
         self.bytes_written = written = 0
         if self._is_torn:
             self.size += os.write(self._fd, b"\n")
@@ -295,7 +281,8 @@ class EventWriter:
 
     def put(self, batch: list[Event]) -> None:
         """Append events and then log lines, so that events never lag behind the log of a stored stream (History)."""
-        records, lines = [], []
+        records: list[Event] = []
+        lines: list[Event] = []
         for event in batch:
             (lines if event["type"] in LOG_TYPES else records).append(event)
             if event["type"] == "restart":
@@ -312,9 +299,9 @@ class EventWriter:
         file.append(lines)
 
     def begin_part(self, **counts: Any) -> bool:
-        """Continue the log in a new part whose first line has these fields, and delete all but the last two parts.
+        """Continue the log in a new part whose first line has these counts; return whether older parts were deleted.
 
-        Return whether part of the log was deleted. Raises OSError if the new part cannot be created.
+        Raises OSError if the new part cannot be created.
         """
         if self._batch:
             self.put(self._batch)
@@ -337,7 +324,7 @@ class EventWriter:
         with contextlib.suppress(OSError):  # retried with the next part
             for _, file in list_parts(self._log_path)[:-_MAX_PARTS]:
                 file.unlink()
-        return find_deleted_range(self._log_path) is not None
+        return find_deleted_range(self._log_path) != (0, 0)
 
     def close(self) -> None:
         """Close the files; calling it twice is harmless."""

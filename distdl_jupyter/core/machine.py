@@ -1,8 +1,4 @@
-"""This machine: installed software, usable GPUs, cache directory, socket paths, limits and signals.
-
-Exceeded limits on processes, open files and memory are explained. The processes of a job reset signals to Python's
-defaults, however the job was submitted.
-"""
+"""This machine: installed software, usable GPUs, socket paths, limits and signals."""
 
 from __future__ import annotations
 
@@ -72,15 +68,15 @@ def list_gpu_numbers() -> list[int]:
 
 
 def get_socket_path(name: str, folder: Path | None = None) -> Path:
-    """Return the path of the socket ``name``; it contains the host name, because home directories may be shared.
+    """Return the path of the socket ``name`` in ``folder`` (default: Jupyter's runtime directory).
 
-    The socket is in ``folder`` (default: Jupyter's runtime directory), or in a folder per user in the temporary
-    directory if that path is too long for a socket. Nothing is created.
+    If that path is too long for a socket, it is in a folder of the user in the temporary directory.
     """
     if folder is None:
         from jupyter_core.paths import jupyter_runtime_dir
 
         folder = Path(jupyter_runtime_dir())
+    # The name contains the host, because home directories may be shared.
     host, digest = (hashlib.sha256(text).hexdigest() for text in (socket.gethostname().encode(), os.fsencode(folder)))
     file = f"{name}-{host[:8]}.sock"
     path = folder / "distdl" / file
@@ -153,7 +149,7 @@ _PYTHON_DEFAULTS: dict[int, Any] = {
 
 
 def reset_signals() -> None:
-    """Reset custom and inherited handlers: ``command &`` in a script, for example, ignores INT and QUIT."""
+    """Reset custom and inherited handlers to Python's: ``command &`` in a script, for example, ignores INT and QUIT."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         default = _PYTHON_DEFAULTS.get(number, signal.SIG_DFL)
@@ -174,12 +170,9 @@ def wake_on_child() -> int:
 
 @contextlib.contextmanager
 def delay_interrupt() -> Iterator[None]:
-    """Delay the first interrupt in the block until the block has ended; a second one is raised immediately.
-
-    Only the main thread receives interrupts; in other threads this does nothing.
-    """
+    """Delay the first interrupt in the block until the block has ended; a second one is raised immediately."""
     handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):  # it receives interrupts
         yield
         return
     frames: list[Any] = []

@@ -1,17 +1,20 @@
 """Masks secrets in everything that is written about a job: known values, and text that looks like a secret.
 
-A ``Redactor`` masks the values of secret variables: plain, quoted for URLs, as JSON and as base64. Code without a
-``Redactor`` uses ``mask_text``. The patterns are defined in ``worker.secret_patterns``.
+A ``Redactor`` also masks the values of secret variables; code without one uses ``mask_text``.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
+import html
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
@@ -42,14 +45,13 @@ _SWITCHES = frozenset(("enabled", "disabled", "default", "required", "optional",
 _MAX_CACHED_NAMES = 10_000
 
 
-def mask_text(string: str) -> str:
-    """Return the text with everything masked that matches a pattern of secrets."""
-    return secret_patterns.mask(string)
+#: Returns a text with everything masked that matches a pattern of secrets.
+mask_text = secret_patterns.mask
 
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether a variable is a secret, by its name or by the pattern of its value."""
-    return _has_secret_name(name, value) or secret_patterns.mask(value) != value
+    return _has_secret_name(name, value) or mask_text(value) != value
 
 
 def refuse_secrets(options: Mapping[str, Any]) -> None:
@@ -70,8 +72,8 @@ def _has_secret_name(name: str, value: str) -> bool:
 class Redactor:
     """Masks the given values and all text that looks like a secret, including private keys over several calls.
 
-    Lines of repetitive logs differ only in their numbers, and no pattern of secrets depends on a digit. Clean lines are
-    therefore cached with each digit replaced by "0" and not searched again, which takes a third of the time.
+    No pattern of secrets depends on a digit. Clean lines are therefore cached with each digit replaced by "0" and not
+    searched again, which takes a third of the time for repetitive logs.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
@@ -96,17 +98,15 @@ class Redactor:
         for value in self._values:
             if value in string:
                 string = string.replace(value, MASK)
-        return secret_patterns.mask(string)
+        return mask_text(string)
 
     def _is_clean(self, text: str) -> bool:
         if _KEY_MARKER in text or any(value in text for value in self._multiline_values):
             return False
-        new = set(_zero_digits(text).split(b"\n")) - self._clean_lines
-        if new:
+        if new := set(_zero_digits(text).split(b"\n")) - self._clean_lines:
             block = b"\n".join(new)
-            if any(value in block for value in self._zeroed_values) or secret_patterns.locate(
-                block.decode("utf-8", _ERRORS)
-            ):
+            has_value = any(value in block for value in self._zeroed_values)
+            if has_value or secret_patterns.locate(block.decode("utf-8", _ERRORS)):
                 return False
             if len(self._clean_lines) > _MAX_CACHED_LINES:
                 self._clean_lines.clear()
@@ -173,11 +173,6 @@ def _zero_digits(text: str) -> bytes:
 
 def _list_variants(value: str) -> set[str]:
     """Return the forms of a value in logs, also of its long lines and of the value in ``user:value``."""
-    import base64
-    import html
-    import json
-    from urllib.parse import quote, quote_plus
-
     lines = [line.strip() for line in value.splitlines()] if "\n" in value else []
     variants = {value, value.strip(), *(line for line in lines if len(line) >= 16)}
     if (pair := _USER_AND_VALUE.fullmatch(value)) is not None:
