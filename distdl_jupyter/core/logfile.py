@@ -141,7 +141,7 @@ def split_lines(events: Iterable[Event], folder: Path | None = None) -> Iterator
 def read_last_lines(
     path: Path, limit: int, rank: int | None = None, *, within: int | None = None
 ) -> tuple[list[LogLine], int]:
-    """Return the last ``limit`` lines of a log or rank in about its last ``within`` bytes, and the cursor after them."""
+    """Return the last ``limit`` lines of a log or rank in its last ``within`` bytes, and the cursor after them."""
     end, result = get_size(path), (list[LogLine](), 0)
     for log_events, begin, cursor in _read_backward(path, end):
         lines = [line for line in split_lines(log_events, path.parent) if rank is None or line.rank == rank]
