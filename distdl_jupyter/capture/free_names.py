@@ -279,7 +279,9 @@ def _add_certain_reads(
     Each function that the statements call is followed once, and removed from ``callees``.
     """
     code = source.compiled
-    variables = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    variables: set[str] = set()
+    if code.co_flags & inspect.CO_OPTIMIZED:  # since Python 3.12, a module lists those of its comprehensions
+        variables = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     for node in statements:
         if isinstance(node, _FUNCTION | ast.AnnAssign | ast.Assert):
             continue
