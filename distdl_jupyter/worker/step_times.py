@@ -53,6 +53,8 @@ _PAUSE_NS = 50_000_000
 _SEND_NS, _MAX_NUMBERS = 1_000_000_000, 350
 #: Timeout in seconds for the last steps on a GPU. A GPU that hangs must not block the exit of the process.
 _GPU_SECONDS = 2.0
+#: Maximum number of equal records for skipped steps, so that rounding changes none by more than 16 microseconds.
+_MAX_EQUAL = 16
 #: Number of fields of a record before its waits: total time, ``data`` and ``rest`` in microseconds, and samples.
 HEAD_SIZE = 4
 
@@ -221,6 +223,9 @@ class GpuSteps:
 class StepRecorder:
     """Records the steps of the training thread of one process. Times are in nanoseconds (``read_clock``)."""
 
+    #: The attributes that are used in skipped steps. Slots are faster than the dictionary with the others.
+    __slots__ = ("__dict__", "backward_end", "blocked_time", "resume_at", "skip_end", "skip_limit", "skipped")
+
     def __init__(self) -> None:
         #: Whether steps are recorded, which only a rank sets.
         self.is_enabled = False
@@ -257,14 +262,16 @@ class StepRecorder:
 
     def _reset(self) -> None:
         """Begin with an unknown step."""
-        #: In a skipped step (not ``is_detailed``), the hooks only set ``has_backward`` at a backward pass, and add the
-        #: time for which backward passes and collective operations block the thread to ``blocked_time``.
-        self.has_backward, self.blocked_time = False, 0
+        #: In a skipped step (not ``is_detailed``), the hooks only set the end of the last backward pass (0: none yet),
+        #: and the time for which backward passes and collective operations have blocked the thread.
+        self.backward_end = self.blocked_time = 0
         self._switch(is_detailed=True)
-        #: The number of steps to skip before the next measured one, and the time at which skipping ends anyway.
-        self.skip_count = self._resume_at = 0
-        #: The number of skipped steps since the last measured one, and the end of that one.
-        self._skipped = self._measured_end = 0
+        #: The number of steps to skip after a measured one (0: none), and the time at which skipping ends anyway.
+        self.skip_limit = self.resume_at = 0
+        #: The number of steps that were skipped so far, and the end of the last backward pass in them.
+        self.skipped = self.skip_end = 0
+        #: The end of the last measured step.
+        self._measured_end = 0
         #: If the last skipped step contains a pause: its duration, and the time that it was blocked.
         self._pause = self._pause_blocked = 0
         if self.gpu is not None:
@@ -293,14 +300,14 @@ class StepRecorder:
     @property
     def step(self) -> int:
         """The number of the current step, from 0. It increases when the next step begins."""
-        return self._step + self._skipped
+        return self._step + self.skipped
 
     def fail(self, error: Exception) -> None:
         """Stop measuring and send a notice once. Later steps are only counted (``record_step``)."""
         if not self._end:  # the current step is counted when it ends
             self._step -= 1
-            self.has_backward = self.has_backward or self._has_computed
-        self.is_enabled, self.is_detailed, self.skip_count = False, True, 0
+            self.backward_end = self.backward_end or self._has_computed
+        self.is_enabled, self.is_detailed, self.skip_limit = False, True, 0
         text = f"Step times are no longer measured: {type(error).__name__} was raised ({error!s:.200})."
         channel.notify("warning", text, "step-times-failed")
 
@@ -374,42 +381,43 @@ class StepRecorder:
                 self.gpu.mark("rest")
 
     def skip(self) -> None:
-        """Record an optimizer step in a skipped training step (``skip_count``)."""
-        begin, self._end = self._end, read_clock()
-        if self.has_backward:
-            self._skipped += 1
-            self.skip_count -= 1
-            if self._end - begin > _PAUSE_NS:
-                self._pause, self._pause_blocked, self.skip_count = self._end - begin, self.blocked_time, 0
-            self.has_backward, self.blocked_time = False, 0
-            if self.skip_count <= 0 or self._end > self._resume_at:
+        """Record an optimizer step in a skipped training step (``skip_limit``)."""
+        if end := self.backward_end:
+            self.backward_end = 0
+            self.skipped += 1
+            if end - self.skip_end > _PAUSE_NS or end > self.resume_at or self.skipped >= self.skip_limit:
+                self._end = read_clock()
+                if self._end - self.skip_end > _PAUSE_NS:
+                    self._pause, self._pause_blocked = self._end - self.skip_end, self.blocked_time
                 self._resume()
-        elif not self._skipped:  # a second optimizer in the measured step before
+            else:
+                self.skip_end, self.blocked_time = end, 0
+        elif not self.skipped:  # a second optimizer in the measured step before
             self._end_measured()
 
     @guard_method
     def _resume(self) -> None:
         if self.gpu is not None and not self.is_detailed:
             self.gpu.skipped_end = self.gpu.record()
-        self.skip_count = 0
+        self.skip_limit = self.blocked_time = 0
         self._switch(is_detailed=True)
 
     def record_step(self) -> None:
         """Record an optimizer step. The last of several after one backward pass ends the training step."""
         if self.is_enabled:
             self._end_step()
-        elif self.has_backward:
-            self.has_backward = False
-            self._skipped += 1
+        elif self.backward_end:
+            self.backward_end = 0
+            self.skipped += 1
 
     @guard_method
     def _end_step(self) -> None:
         if self._thread != threading.get_ident():
             self._thread = threading.get_ident()
             self._reset()
-        if self.skip_count:
+        if self.skip_limit:
             self.skip()
-        elif self._skipped:  # a second optimizer in the last skipped step
+        elif self.skipped:  # a second optimizer in the last skipped step
             self._end = read_clock()
             if self.gpu is not None:
                 self.gpu.skipped_end = self.gpu.record()
@@ -419,11 +427,11 @@ class StepRecorder:
             interval = self._interval if step >= _EARLY_STEPS else _INTERVAL
             is_detailed = step < _FIRST_STEPS or not self._is_short or step % interval == 0 or self._measures_all
             self._switch(is_detailed=is_detailed)
-            self.skip_count = 0 if self.is_detailed else interval - step % interval
-            self._resume_at = self._end + _SEND_NS
+            self.skip_limit = 0 if self.is_detailed else interval - step % interval
+            self.resume_at = self._end + _SEND_NS
 
     def _end_measured(self) -> None:
-        self._end = self._measured_end = read_clock()
+        self._end = self._measured_end = self.skip_end = read_clock()
         if self.gpu is not None:
             self.gpu.mark("end")
 
@@ -442,13 +450,15 @@ class StepRecorder:
     @guard_method
     def set_samples(self, count: Any) -> None:
         """Set the sample count of the step to the number that the training code logs."""
-        if type(count) is int and count >= 0 and not self._skipped:
+        if type(count) is int and count >= 0 and not self.skipped:
             self._logs_samples, self._samples = True, count
 
     @guard_method
     def flush(self) -> None:
         """Complete the pending steps and send all records. The next step is measured."""
-        self.has_backward, self.skip_count = False, 0
+        if self.skip_limit and self.skipped:
+            self._end = self.skip_end
+        self.skip_limit = self.backward_end = self.blocked_time = 0
         self._switch(is_detailed=True)
         if self._end:
             self._close_step()
@@ -471,9 +481,9 @@ class StepRecorder:
             waits, backward = [wait // 1000 for wait in self._waits], self._backward_time // 1000
             self._put_measured(MeasuredStep(total, data, rest, self._samples, waits, self._before, backward))
         skipped_time = (end - measured_end - self._pause) // 1000
-        self._before = SkippedSteps(self._skipped, skipped_time, self._pause // 1000, self._pause_blocked // 1000)
-        self._step, self._end = self._step + 1 + self._skipped, 0
-        self._skipped = self._pause = 0
+        self._before = SkippedSteps(self.skipped, skipped_time, self._pause // 1000, self._pause_blocked // 1000)
+        self._step, self._end = self._step + 1 + self.skipped, 0
+        self.skipped = self._pause = 0
         if (steps := self._step - self._block_step) >= _BLOCK_STEPS:
             # Classify the steps as short or long, and choose the interval between measured steps.
             mean = max(1, (end - self._block_begin) // steps)
@@ -508,8 +518,10 @@ class StepRecorder:
             scale = min(number, part / max(1, step.total))
             rest = max(0, part - int(busy * scale))
             head = [part, int(step.data * scale), rest, number * step.samples]
-            self._put_record([*head, *[int(wait * scale) for wait in step.waits]], number)
-            count, total = count - number, total - part
+            record = [*head, *[int(wait * scale) for wait in step.waits]]
+            for _ in range(1 if self._missing_count else min(_MAX_EQUAL, count // number)):
+                self._put_record(record, number)
+                count, total = count - number, total - part
         if skipped.pause:
             rest, waits = max(0, skipped.pause - busy), step.waits.copy()
             if waits:

@@ -37,7 +37,7 @@ class _ThreadState(threading.local):
 _thread_state = _ThreadState()
 #: Code objects of our functions that replace torch's.
 _codes: set[CodeType] = set()
-#: Functions of torch that are replaced in measured steps: owner, name, torch's function and ours.
+#: Functions of torch that are replaced: owner, name, the function for skipped steps and the one for measured steps.
 _replacements: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []
 #: Functions that are called with the optimizer after each measured step. Modules with hooks add theirs.
 listeners: list[Callable[[Any], None]] = []
@@ -60,31 +60,30 @@ def install_hooks(finder: HookFinder) -> None:
     finder.hook("torch.distributed.distributed_c10d", lambda module: _time_method(module.Work, "wait"))
     finder.hook("torch._dynamo.eval_frame", _skip_codes)
     finder.hook("torch.compiler", _watch_compiler)
-    finder.hook("torch.compiler", _watch_compiler)
     finder.hook("torch._dynamo.callback", _watch_compilations)
     finder.hook("horovod.torch.mpi_ops", _watch_synchronize)
     finder.hook("horovod.torch.optimizer", _watch_horovod)
 
 
-def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
-    _replacements.append((owner, name, getattr(owner, name), _mark_untraced(function)))
+def _replace(owner: Any, name: str, function: Callable[..., Any], skipping: Callable[..., Any] | None = None) -> None:
+    _replacements.append((owner, name, skipping or getattr(owner, name), _mark_untraced(function)))
     setattr(owner, name, function)
 
 
 def _switch(is_detailed: bool) -> None:  # noqa: FBT001
-    """Put our functions in place for a measured step, or torch's for skipped steps, where no other library has its own.
+    """Put the functions for a measured step or for skipped steps in place, where no other library has its own.
 
     Compiled code depends on these functions, so they stay in place once a compiler has started.
     """
-    for owner, name, original, function in _replacements if is_detailed or _is_compiling is bool else ():
-        if getattr(owner, name) is (original if is_detailed else function):
-            setattr(owner, name, function if is_detailed else original)
+    for owner, name, skipping, function in _replacements if is_detailed or _is_compiling is bool else ():
+        if getattr(owner, name) is (skipping if is_detailed else function):
+            setattr(owner, name, function if is_detailed else skipping)
 
 
 def _on_step(optimizer: Any, *_: Any) -> None:
     if _is_compiling():
         return
-    if recorder.skip_count:
+    if recorder.skip_limit:
         recorder.skip()
     elif recorder.is_detailed:
         recorder.record_step()
@@ -133,14 +132,13 @@ def _time_calls(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def wait(*args: Any, **kwargs: Any) -> Any:
+        if _is_compiling() or (recorder.is_detailed and _thread_state.is_waiting):
+            return original(*args, **kwargs)
         if not recorder.is_detailed:
             begin = read_clock()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                recorder.blocked_time += read_clock() - begin
-        if _thread_state.is_waiting:
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            recorder.blocked_time += read_clock() - begin
+            return result
         _thread_state.is_waiting, begin = True, read_clock()
         if recorder.gpu is not None:
             recorder.mark_part("wait", begin)
@@ -209,8 +207,7 @@ def _watch_parallel(module: ModuleType) -> None:
     owner, torch = module.DistributedDataParallel, sys.modules["torch"]
     # Each forward pass begins with the first of these private methods, whether it is compiled or not. In the second
     # one, rank 0 sends its buffers before the forward pass.
-    begin_forward, sync_buffers = owner._pre_forward, owner._sync_buffers  # noqa: SLF001
-    timed_sync = _time_calls(sync_buffers)
+    begin_forward = owner._pre_forward  # noqa: SLF001
 
     @functools.wraps(begin_forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -218,30 +215,33 @@ def _watch_parallel(module: ModuleType) -> None:
             recorder.record_pass(is_forward=True)
         return begin_forward(self, *args, **kwargs)
 
-    @functools.wraps(sync_buffers)
-    def sync(self: Any) -> None:
-        (sync_buffers if _is_compiling() else timed_sync)(self)
-
     _replace(owner, "_pre_forward", forward)
-    owner._sync_buffers = _mark_untraced(sync)  # noqa: SLF001
+    _time_method(owner, "_sync_buffers")
 
 
 def _watch_backward(autograd: ModuleType) -> None:
     backward = autograd.backward
 
     @functools.wraps(backward)
-    def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_compiling():
-            return backward(tensors, *args, **kwargs)
-        if recorder.is_detailed and recorder.is_enabled:
-            return _measure_backward(backward, tensors, *args, **kwargs)
-        recorder.has_backward, begin = True, read_clock()
-        try:
-            return backward(tensors, *args, **kwargs)
-        finally:
-            recorder.blocked_time += read_clock() - begin
+    def skip_backward(*args: Any, **kwargs: Any) -> None:
+        if not recorder.skip_limit and recorder.is_enabled:  # user code has stored this function
+            return measure_backward(*args, **kwargs)
+        begin = read_clock()
+        backward(*args, **kwargs)
+        recorder.backward_end = end = read_clock()
+        recorder.blocked_time += end - begin
+        return None
 
-    autograd.backward = _mark_untraced(watched_backward)  # type: ignore[attr-defined]
+    @functools.wraps(backward)
+    def measure_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        if _is_compiling():
+            backward(tensors, *args, **kwargs)
+        elif recorder.is_detailed and recorder.is_enabled:
+            _measure_backward(backward, tensors, *args, **kwargs)
+        else:
+            skip_backward(tensors, *args, **kwargs)
+
+    _replace(autograd, "backward", measure_backward, _mark_untraced(skip_backward))
 
 
 def _measure_backward(backward: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
