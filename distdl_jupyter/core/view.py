@@ -193,7 +193,7 @@ class JobView:
     state: State = State.QUEUED
     reason: str = ""
     reason_code: str = ""
-    #: When billing started: when the job got its nodes (not when they started), moved by later time in queues.
+    #: When the nodes were allocated, moved by later time in queues: the estimated start of billing.
     paid_since: float | None = None
     #: When the ranks had connected.
     started: float | None = None
