@@ -142,9 +142,6 @@ def parse_source(name: str, value: Any) -> DataSource:
         option = next(iter(query), f"mode={mode}")
         message = f"Unknown option {option!r} of a data source. Use one of: shard, mode=download, mode=mount."
         raise _make_error("data-option-unknown", message)
-    if shard and text.startswith("https://"):
-        message = f"{name} uses ?shard, but an https:// address is a single file."
-        raise _make_error("https-shard", message, "Remove ?shard. Every node gets the file.")
     return replace(_parse_address(text), name=name, mode=mode, shard=shard)
 
 

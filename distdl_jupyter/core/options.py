@@ -109,12 +109,9 @@ def _check_variables(value: Any, field: str) -> dict[str, str]:
         message = f'{field} must be a dict of names and values, such as {{"OMP_NUM_THREADS": "2"}}.'
         raise InvalidSpec(message, code="environment-not-a-dict", field=field) from None
     for name, text in variables.items():
-        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            message = f"{name!r} is not a valid name of an environment variable."
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name + text:
+            message = f"The environment variable {name!r} has an invalid name, or a value with a null character."
             raise InvalidSpec(message, code="environment-name-invalid", field=field)
-        if "\0" in text:
-            message = f"The value of {name} must not contain a null character."
-            raise InvalidSpec(message, code="environment-value-null", field=field)
         if name.startswith("DISTDL_"):
             message = f"{name} is reserved for this package. Use a name that does not begin with DISTDL_."
             raise InvalidSpec(message, code="environment-name-reserved", field=field)
@@ -392,27 +389,25 @@ def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, A
     allowed = set(allowed)
     options: dict[str, Any] = {}
     spellings: dict[str, str] = {}
-    for name, value in arguments.items():
+    for name, value in sorted(arguments.items(), key=lambda argument: argument[0] in TOTAL_NAMES):
         primary = ALIASES.get(name, name)
-        if name in TOTAL_NAMES or name == "local_mode":
+        if name == "local_mode":
             continue
+        if name in TOTAL_NAMES:
+            primary, value = "process_count_per_node", _divide_total(name, value, options)  # noqa: PLW2901
         if primary not in allowed:
             hint = "%%distributed? and 'distdl submit --help' list all options."
             raise InvalidSpec(describe_unknown(name, allowed), code="option-unknown", field=name, hint=hint)
         if primary in spellings and options[primary] != value:
             values = f"{options[primary]!r} and {value!r}"
-            message = f"{spellings[primary]} and {name} are the same option, but their values differ: {values}."
+            message = f"{spellings[primary]} and {name} set the same option, but their values differ: {values}."
             raise InvalidSpec(message, code="option-given-twice", field=primary, hint="Use only one of them.")
         options[primary], spellings[primary] = value, name
-    if arguments.get("local_mode") is True:
-        options["compute_target"] = "local"
-    for name in filter(arguments.__contains__, TOTAL_NAMES):
-        _apply_total(name, arguments[name], options, spellings.get("process_count_per_node", "process_count_per_node"))
-    return options
+    return {**options, "compute_target": "local"} if arguments.get("local_mode") is True else options
 
 
-def _apply_total(name: str, total: Any, options: dict[str, Any], spelling: str) -> None:
-    """Set ``process_count_per_node``, which the user spelled ``spelling``, from a total number of processes."""
+def _divide_total(name: str, total: Any, options: dict[str, Any]) -> int:
+    """Return the processes per node of a total number of processes; set the target if the total is negative."""
     node_count = options.get("node_count", 1)
     counts = (total, node_count)
     if any(isinstance(count, bool) or not isinstance(count, int) for count in counts) or total % (node_count or 1):
@@ -423,10 +418,7 @@ def _apply_total(name: str, total: Any, options: dict[str, Any], spelling: str) 
         message = f"A negative {name} means processes on this machine, not on compute_target."
         hint = "Remove compute_target or give a positive number."
         raise InvalidSpec(message, code="negative-process-count", field=name, hint=hint)
-    per_node = abs(total) // (node_count or 1)
-    if (existing := options.setdefault("process_count_per_node", per_node)) != per_node:
-        message = f"{name}={total} and {spelling}={existing} contradict each other."
-        raise InvalidSpec(message, code="process-counts-differ", field=name, hint="Use only one of them.")
+    return abs(total) // (node_count or 1)
 
 
 def override(options: Mapping[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,6 @@ from distdl_jupyter.worker.secret_patterns import mask
 FIELDS = ("pip_packages", "conda_packages", "requirements")
 #: The programs that install conda packages; the first available one is used.
 CONDA_PROGRAMS = ("mamba", "micromamba", "conda")
-#: Maximum characters of a requirements file, with the files that it includes.
-_MAX_CHARACTERS = 1_000_000
 #: The block of a script's metadata (packaging.python.org/en/latest/specifications/inline-script-metadata).
 _SCRIPT_METADATA = re.compile(r"(?m)^# /// script\s*$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 #: An address with its scheme, user and password, and host.
@@ -57,9 +55,6 @@ def read_requirements(source: str, folder: Path) -> str:
     A path is relative to ``folder``; a ``source`` that ends with a newline is already the text.
     """
     text = source if not source or source.endswith("\n") else _read_file(folder / Path(source).expanduser())
-    if len(text) > _MAX_CHARACTERS:
-        hint = "Remove what the job does not need."
-        raise _make_error("requirements-too-long", "requirements is longer than 1 MB.", hint)
     _reject_passwords(text, "requirements")
     if is_lock_file(text):
         return text

@@ -171,7 +171,8 @@ def analyze(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Coll
         code.imports.update(name.partition(".")[0] for name in tree_aliases.values())
         code.assigned.update(assigned)
         code.rank_names.update(name for name, value in assigned.items() if depends_on_rank(value))
-        _add_calls(code, tree, source, {**_ALIASES, **aliases, **tree_aliases})
+        scope = Call("", ast.Call(), source.label, source.first_line, is_on_one_rank=False, function="")
+        code.calls += _iter_calls(tree, scope, {**_ALIASES, **aliases, **tree_aliases}, code.rank_names)
     code.imports.update(name.partition(".")[0] for name in aliases.values())
     # If a function is called under a condition on the rank, only one rank makes the calls in it.
     guarded = {call.short_name for call in code.calls if call.is_on_one_rank} - {""}
@@ -179,31 +180,22 @@ def analyze(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Coll
     return code
 
 
-def _add_calls(
-    code: CodeAnalysis,
-    node: ast.AST,
-    source: CodeText,
-    aliases: Mapping[str, str],
-    function: str = "",
-    *,
-    is_on_one_rank: bool = False,
-) -> None:
-    """Add the calls in a node and its children, and whether they are inside a condition on the rank."""
+def _iter_calls(node: ast.AST, scope: Call, aliases: Mapping[str, str], ranks: Collection[str]) -> Iterator[Call]:
+    """Yield the calls in a node and its children, each made from its ``scope``: location, function and guard."""
     if isinstance(node, ast.Call):
-        line = node.lineno + source.first_line - 1
-        code.calls.append(Call(get_dotted_name(node.func, aliases), node, source.label, line, is_on_one_rank, function))
+        yield replace(scope, name=get_dotted_name(node.func, aliases), node=node, line=scope.line + node.lineno - 1)
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        function = node.name
-    elif isinstance(node, ast.If | ast.IfExp | ast.While):
-        is_on_one_rank = is_on_one_rank or _is_guard(node.test, code.rank_names)
+        scope = replace(scope, function=node.name)
+    elif isinstance(node, ast.If | ast.IfExp | ast.While) and _is_guard(node.test, ranks):
+        scope = replace(scope, is_on_one_rank=True)
     for _, value in ast.iter_fields(node):
-        is_guarded = is_on_one_rank
+        inner = scope
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
-                _add_calls(code, child, source, aliases, function, is_on_one_rank=is_guarded)
+                yield from _iter_calls(child, inner, aliases, ranks)
             # After ``if rank != 0: return`` only one rank executes the rest of the block.
             if isinstance(child, ast.If) and isinstance(child.body[-1], _EXIT_STATEMENTS):
-                is_guarded = is_guarded or _is_guard(child.test, code.rank_names)
+                inner = replace(inner, is_on_one_rank=inner.is_on_one_rank or _is_guard(child.test, ranks))
 
 
 def make_nesting_error() -> InvalidSpec:

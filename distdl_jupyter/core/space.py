@@ -144,16 +144,13 @@ def parse_domain(name: str, text: str) -> Range | Choice:
     """Parse a domain on a magic line, such as ``loguniform(1e-4, 1e-1)`` or ``64,128``. Raises InvalidSpec."""
     text = text.strip()
     if match := _CALL.fullmatch(text):
-        if match[1] not in _DISTRIBUTIONS:
-            hint = f"Use one of: {', '.join(_DISTRIBUTIONS)}, or a list: {name}=64,128."
-            raise _make_error("distribution-name-unknown", f"Unknown distribution {match[1]!r:.40}.", hint)
         try:
             call: Any = ast.parse(text, mode="eval").body
             named = {argument.arg: ast.literal_eval(argument.value) for argument in call.keywords}
             return _DISTRIBUTIONS[match[1]](*map(ast.literal_eval, call.args), **named)
-        except _PARSE_ERRORS:
-            hint = f"Write numbers in parentheses, such as {match[1]}(1, 8)."
-            raise _make_error("parameters-unreadable", f"{text:.40} cannot be read.", hint) from None
+        except (KeyError, *_PARSE_ERRORS):
+            hint = f"Use uniform(0, 0.5), loguniform(1e-4, 1e-1), integers(1, 8), or a list: {name}=64,128."
+            raise _make_error("parameters-unreadable", f"{text:.40} is not a valid distribution.", hint) from None
     values: list[Any] = []
     for part in filter(None, map(str.strip, text.removeprefix("[").removesuffix("]").split(","))):
         try:

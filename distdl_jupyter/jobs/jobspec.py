@@ -208,13 +208,13 @@ def resolve_data(value: Any, working_directory: Path, cluster: Cluster) -> tuple
     data = tuple(_make_absolute(source, working_directory) for source in parse_sources(value))
     if data and (error := make_data_error(cluster)) is not None:
         raise error
-    sharded = next((source for source in data if source.shard and not source.is_stored), None)
+    sharded = next((source for source in data if source.shard and source.scheme in ("path", "shared", "https")), None)
     if sharded is not None:
         raise InvalidSpec(
             f"{sharded.name} uses ?shard, which works only with object storage.",
             code="shard-not-in-store",
             field="data",
-            hint="Remove ?shard. Every node sees the whole folder.",
+            hint="Remove ?shard. Every node sees all files.",
         )
     mounted = next((source for source in data if source.mode == "mount"), None)
     if mounted is not None and not cluster.can_mount:

@@ -42,7 +42,10 @@ def test_what_is_as_by_default_is_left_out():
         ({"max_restarts": 1001}, "max_restarts must be an integer from 0 to 1,000, not 1001."),
         ({"stop_grace_seconds": 0}, "stop_grace_seconds must be a number above 0, not 0."),
         ({"use_gpu": "yes"}, "use_gpu must be True, False or None (automatic), not 'yes'."),
-        ({"environment_variables": {"A=B": "1"}}, "'A=B' is not a valid name of an environment variable."),
+        (
+            {"environment_variables": {"A=B": "1"}},
+            "The environment variable 'A=B' has an invalid name, or a value with a null character.",
+        ),
         ({"name": "a\nb"}, "The name of a job must have 1 to 120 printable characters."),
     ],
 )

@@ -225,7 +225,6 @@ def test_a_file_without_a_version_is_refused(web):
         ("https://host/folder/", "does not name a file, and web servers do not list files."),
         ("https://host", "does not name a file, and web servers do not list files."),
         ("https://user:word@host/x", ":// address must not contain a user or a password, because"),
-        ("https://host/x?shard", "shard, but an https:// address is a single file."),
         ("https://host/x?X-Amz-Signature=abc", "must not contain a shared access signature"),
         ("https://account.blob.core.windows.net/c/x", "blob://account/c/x"),
         ("s3://Bucket/x", "is not a valid bucket name"),

@@ -73,7 +73,7 @@ def test_every_common_option_and_every_alias_is_a_flag():
         ("--name 'open", "No closing quotation"),
         ("--env A", "--env must be NAME=VALUE, or the NAME of a"),
         ("--np 3 -N 2", "cannot be divided evenly among 2 nodes"),
-        ("--num-nodes 2 -N 3", "are the same option, but their values differ:"),
+        ("--num-nodes 2 -N 3", "set the same option, but their values differ:"),
         ("--help", "Unknown option '--help'"),
     ],
 )
