@@ -20,9 +20,8 @@ from typing import Any
 
 from distdl_jupyter.core import humanize, tracking
 from distdl_jupyter.core.alerts import check_rules
-from distdl_jupyter.core.data import DataSource, parse_blob
+from distdl_jupyter.core.data import DataSource, check_packages, parse_blob
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.packages import check_packages
 
 #: Checks a value (neither None nor "") of a field and returns it. Raises InvalidSpec.
 Check = Callable[[Any, str], Any]
@@ -245,7 +244,6 @@ class JobOptions:
     max_run_duration_seconds: float | None = _seconds(
         None, help_="Stop the job after S seconds", aliases=("timeout",), label="Stops after"
     )
-    #: The job fails, and its stacks are stored, if no rank makes progress for this long; None: only report it.
     hang_timeout_seconds: float | None = _seconds(
         None, help_="Stop the job and keep the stacks of all ranks when no rank makes progress for S seconds",
         aliases=("hang_timeout",), label="Hang timeout",

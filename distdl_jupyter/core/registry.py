@@ -11,13 +11,10 @@ import functools
 import types
 import typing
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.options import describe_unknown
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 Kind = Literal["backends", "clusters"]
 KINDS: tuple[Kind, ...] = ("backends", "clusters")
@@ -28,8 +25,8 @@ DEFAULT_BACKEND, SINGLE_PROCESS_BACKEND = "torch", "plain"
 
 
 @functools.cache
-def _scan_entry_points() -> dict[Kind, dict[str, EntryPoint]]:
-    """Return all plug-ins by kind and name. Cached, because this reads the metadata of every installed package."""
+def _scan_entry_points() -> dict[Kind, dict[str, Any]]:
+    """Return the entry points of all plug-ins by kind and name. Cached: it reads the metadata of all packages."""
     from importlib import metadata  # imports the whole ``email`` package
 
     points = metadata.entry_points()

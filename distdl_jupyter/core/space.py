@@ -12,7 +12,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,14 +23,10 @@ from distdl_jupyter.core.spec import Group, JobSpec
 
 #: Maximum number of values of a choice, and of parameters of a sweep.
 MAX_VALUES = 100
-#: The reason with which a trial ends if its sweep is stopped.
-STOP_REASON = "The sweep was stopped."
-#: Prefix of the reason with which a pruned trial ends.
-PRUNED_PREFIX = "Pruned: "
-#: Ratio between consecutive steps at which trials are compared.
-_STEP_RATIO = 1.05
-#: Maximum number of points of a drawn curve.
-_MAX_CURVE_POINTS = 100
+#: The reason with which a trial ends if its sweep is stopped, and the beginning of the reason if it is pruned.
+STOP_REASON, PRUNED_PREFIX = "The sweep was stopped.", "Pruned: "
+#: Ratio between consecutive steps at which trials are compared, and the maximum number of points of a drawn curve.
+_STEP_RATIO, _MAX_CURVE_POINTS = 1.05, 100
 #: Errors of Python's parser, the last two for text that is nested too deeply.
 _PARSE_ERRORS = (SyntaxError, ValueError, TypeError, AttributeError, RecursionError, MemoryError)
 _CALL = re.compile(r"([\w.]+)\(.*\)", re.DOTALL)
@@ -98,12 +94,10 @@ def _make_range(name: str, low: Any, high: Any, *, log: bool = False, whole: boo
 
 
 def _make_choice(values: Any, name: str) -> Choice:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        message = f"{name} must be a list of values such as [64, 128], not {values!r}."
-        raise _make_error("parameter-values-not-a-list", message)
-    options = tuple(values)
+    options = tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else ()
     if not 1 <= len(options) <= MAX_VALUES:
-        raise _make_error("parameter-value-count", f"{name} must have 1 to {MAX_VALUES} values, not {len(options)}.")
+        message = f"{name} must be a list of 1 to {MAX_VALUES} values such as [64, 128], not {values!r:.40}."
+        raise _make_error("parameter-values-not-a-list", message)
     for value in options:
         if not (math.isfinite(value) if isinstance(value, float) else isinstance(value, str | int | bool | None)):
             hint = "Use finite numbers, strings, True, False or None, and map them to objects in the training code."
@@ -135,9 +129,7 @@ def check_space(parameters: Any) -> Space:
     return space
 
 
-_DISTRIBUTIONS: dict[str, Callable[..., Range | Choice]] = {
-    function.__name__: function for function in (uniform, loguniform, integers, choice)
-}
+_DISTRIBUTIONS: Any = {function.__name__: function for function in (uniform, loguniform, integers, choice)}
 
 
 def parse_domain(name: str, text: str) -> Range | Choice:

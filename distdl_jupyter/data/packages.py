@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from distdl_jupyter import permissions
-from distdl_jupyter.core.packages import CONDA_PROGRAMS, find_program, is_lock_file, list_installers
+from distdl_jupyter.core.data import CONDA_PROGRAMS, find_program, is_lock_file, list_installers
 from distdl_jupyter.node.data_cache import Cache, StagingFailed, mask_secrets
 
 #: The name in progress bars and error messages. Names of data sources never contain a space.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from distdl_jupyter.core import packages, tracking
+from distdl_jupyter.core import data, tracking
 from distdl_jupyter.core.humanize import listing, plural, size
 from distdl_jupyter.core.machine import find_version, get_requirement, has_java
 from distdl_jupyter.core.store import get_home
@@ -295,7 +295,7 @@ def _check_frameworks() -> list[Verdict]:
 
 def _check_packages() -> Verdict:
     """Check which programs can install the packages of a job."""
-    names = packages.list_installers()
+    names = data.list_installers()
     if not {"pip", "uv"} & set(names):
         remedy = f"Jobs with pip_packages need pip or uv. Install uv, or run `{sys.executable} -m ensurepip`."
         return Verdict("Packages", "warn", "neither pip nor uv found", remedy)

@@ -15,8 +15,14 @@ from distdl_jupyter import preflight
 from distdl_jupyter.backends.base import Backend, JobPackage
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.base import Cluster, Provisioner
-from distdl_jupyter.core import packages, redact, registry
-from distdl_jupyter.core.data import parse_sources
+from distdl_jupyter.core import redact, registry
+from distdl_jupyter.core.data import (
+    PACKAGE_OPTIONS,
+    SCRIPT_METADATA,
+    parse_script,
+    parse_sources,
+    read_requirements,
+)
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, PluginUnavailable
 from distdl_jupyter.core.options import OPTIONS, check_count, check_name, check_options, resolve
 from distdl_jupyter.core.plan import assign_ports
@@ -80,7 +86,7 @@ def plan_spec(
     python = python or sys.executable
     # The packages of another machine or another Python are checked there.
     is_local = not cluster.is_remote and python == sys.executable
-    is_checked_here = is_local and not any(map(values.get, packages.FIELDS))
+    is_checked_here = is_local and not any(map(values.get, PACKAGE_OPTIONS))
     if reason := cluster.unavailable(cluster_options):
         raise PluginUnavailable(reason, code="cluster-not-usable")
     if is_checked_here and (reason := backend.unavailable(backend_options)):
@@ -126,7 +132,7 @@ def plan_spec(
         **{"name": check_name(draft.name), **values},
     )
     _check_min_node_count(spec)
-    if is_local and any(getattr(spec, name) for name in packages.FIELDS):
+    if is_local and any(getattr(spec, name) for name in PACKAGE_OPTIONS):
         spec = _use_cached_python(spec)
     return spec, secret_values, lambda: _compute_plan(spec, cluster, cluster_options, backend, backend_options)
 
@@ -330,7 +336,7 @@ def _get_session_defaults(
 
 
 def _check_packages(options: Mapping[str, Any], cluster: Cluster) -> None:
-    field = next((name for name in packages.FIELDS if options.get(name)), "")
+    field = next((name for name in PACKAGE_OPTIONS if options.get(name)), "")
     if field and not cluster.can_install:
         raise InvalidSpec(
             f"{cluster.title or cluster.name} cannot install packages.",
@@ -342,9 +348,9 @@ def _check_packages(options: Mapping[str, Any], cluster: Cluster) -> None:
 
 def _read_requirements(text: str, folder: Path, draft: CapturedCode, cluster: Cluster) -> str:
     """Return the text of the requirements, by default from the script's declaration."""
-    if not text and cluster.can_install and draft.kind == "script" and packages.declares_packages(draft.source.code):
-        text = packages.parse_script(draft.source.code, Path(draft.source.filename).name)
-    return packages.read_requirements(text, folder)
+    if not text and cluster.can_install and draft.kind == "script" and SCRIPT_METADATA.search(draft.source.code):
+        text = parse_script(draft.source.code, Path(draft.source.filename).name)
+    return read_requirements(text, folder)
 
 
 def _find_vm_size(name: Any) -> str | None:

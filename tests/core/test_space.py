@@ -60,7 +60,7 @@ def test_what_stands_on_a_line_is_understood(text, found):
     ("given", "says"),
     [
         ({}, "must be a dict from names"), ({"lr": 0.1}, "must be a range such as .* or a list of values, "
-        "not"), ({"lr": []}, "must have 1 to 100 values, not 0"),
+        "not"), ({"lr": []}, "must be a list of 1 to 100 values"),
         ({"lr": [object()]}, "has the value <object object"), ({"lr": object()}, "or a list of values, not <object"),
         ({"lr": [float("nan")]}, "has the value nan"),
     ],

@@ -20,8 +20,8 @@ MB = 2**20
 #: Modules that a program on a node loads besides those of ``node`` and ``data``.
 CORE = {
     "distdl_jupyter.core",
+    "distdl_jupyter.core.data",
     "distdl_jupyter.core.errors",
-    "distdl_jupyter.core.packages",
     "distdl_jupyter.permissions",
     "distdl_jupyter.worker",
     "distdl_jupyter.worker.secret_patterns",

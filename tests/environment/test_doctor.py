@@ -264,7 +264,7 @@ def test_frameworks_are_told_of_where_they_are_installed(monkeypatch: pytest.Mon
 def test_what_installs_packages_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     row = doctor._check_packages()
     assert (row.status, row.value[:3]) == ("ok", "pip")
-    monkeypatch.setattr(doctor.packages, "list_installers", lambda: ["conda"])
+    monkeypatch.setattr(doctor.data, "list_installers", lambda: ["conda"])
     row = doctor._check_packages()
     assert (row.status, row.value) == ("warn", "neither pip nor uv found")
     assert "ensurepip" in row.remedy

@@ -34,8 +34,8 @@ from distdl_jupyter.azure.rest import RestClient
 from distdl_jupyter.clusters import environment as variables
 from distdl_jupyter.clusters.azureml.bootstrap import FOLDER_PLACEHOLDER
 from distdl_jupyter.clusters.base import Context
+from distdl_jupyter.core.data import PACKAGE_OPTIONS, SCRIPT_METADATA, is_lock_file
 from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError, InvalidSpec, LaunchFailed
-from distdl_jupyter.core.packages import FIELDS, declares_packages, is_lock_file
 from distdl_jupyter.core.plan import Distribution, Placement, Plan, option
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
@@ -358,8 +358,8 @@ def check_spec(spec: JobSpec) -> None:
             hint = "Remove ?shard, and select the files by rank in your code."
             raise InvalidSpec(message, code="azureml-data-shard", field="data", hint=hint)
     image = spec.cluster_options.get("environment", "")
-    package_option = next((name for name in FIELDS if getattr(spec, name)), "")
-    if package_option == "requirements" and declares_packages(spec.source.code):
+    package_option = next((name for name in PACKAGE_OPTIONS if getattr(spec, name)), "")
+    if package_option == "requirements" and SCRIPT_METADATA.search(spec.source.code):
         package_option = ""  # the image may also contain packages that a script declares
     if package_option and image not in ("", GENERATED_IMAGE):
         message = f"Packages cannot be added to the existing image {image}."

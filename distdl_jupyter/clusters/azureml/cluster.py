@@ -36,10 +36,10 @@ from distdl_jupyter.clusters.base import (
     Run,
     RunNotice,
 )
+from distdl_jupyter.core.data import PACKAGE_OPTIONS
 from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural, size
 from distdl_jupyter.core.options import check_range
-from distdl_jupyter.core.packages import FIELDS as PACKAGE_OPTIONS
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot, assign_ports, option
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
