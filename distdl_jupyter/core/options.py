@@ -416,7 +416,7 @@ def _divide_total(name: str, total: Any, options: dict[str, Any]) -> int:
         message = f"A negative {name} means processes on this machine, not on compute_target."
         hint = "Remove compute_target or give a positive number."
         raise InvalidSpec(message, code="negative-process-count", field=name, hint=hint)
-    return abs(total) // (node_count or 1)
+    return int(abs(total) // (node_count or 1))
 
 
 def override(options: Mapping[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,8 +63,8 @@ class Call:
     node: ast.Call
     label: str
     line: int
-    is_on_one_rank: bool
-    function: str
+    is_on_one_rank: bool = False
+    function: str = ""
 
     @property
     def short_name(self) -> str:
@@ -171,7 +171,7 @@ def analyze(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Coll
         code.imports.update(name.partition(".")[0] for name in tree_aliases.values())
         code.assigned.update(assigned)
         code.rank_names.update(name for name, value in assigned.items() if depends_on_rank(value))
-        scope = Call("", ast.Call(), source.label, source.first_line, is_on_one_rank=False, function="")
+        scope = Call("", ast.Call(ast.Name(""), [], []), source.label, source.first_line)
         code.calls += _iter_calls(tree, scope, {**_ALIASES, **aliases, **tree_aliases}, code.rank_names)
     code.imports.update(name.partition(".")[0] for name in aliases.values())
     # If a function is called under a condition on the rank, only one rank makes the calls in it.

@@ -12,7 +12,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,7 +129,9 @@ def check_space(parameters: Any) -> Space:
     return space
 
 
-_DISTRIBUTIONS: Any = {function.__name__: function for function in (uniform, loguniform, integers, choice)}
+_DISTRIBUTIONS: dict[str, Callable[..., Range | Choice]] = {
+    function.__name__: function for function in (uniform, loguniform, integers, choice)
+}
 
 
 def parse_domain(name: str, text: str) -> Range | Choice:
