@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,15 +21,11 @@ from distdl_jupyter.worker.hooks.frameworks import JOIN_CALLS
 
 #: A stack frame: file, line and function.
 Call = tuple[str, int, str]
-#: A function that returns the location of the user's code in a stack (newest frame first), or "".
-Locator = Callable[[Sequence[Call]], str]
 _BUFFERS_CALLER = "DDP's broadcast of buffers"
 _BACKWARD_CALLER = "the backward pass"
 #: Library code that calls operations: file, function and description. The first entry that matches a frame is used.
 _CALLERS = (
     ("torch/nn/parallel/distributed.py", "_sync_buffers", _BUFFERS_CALLER),
-    ("torch/nn/parallel/distributed.py", "_pre_forward", "DDP's start of the forward pass"),
-    ("torch/nn/parallel/distributed.py", "__init__", "DDP's check of the model"),
     ("torch/autograd/graph.py", "_engine_run_backward", _BACKWARD_CALLER),
 )
 _BUFFERS_REMEDY = (
@@ -52,7 +48,6 @@ UNEVEN_REMEDY = (
 _SAME_SIZE_OPERATIONS = ("all_reduce", "allreduce", "broadcast", "all_gather", "reduce")
 #: Maximum number of late ranks whose position is in the text of a finding.
 _MAX_POSITIONS = 4
-_COLUMNS = ("Ranks", "Last operation", "Number", "Sizes", "State", "Line")
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -99,8 +94,7 @@ class Collective:
     @property
     def description(self) -> str:
         """The name for display with number and line: "all_reduce, operation 5 (In [7], line 12)"."""
-        line = f" ({self.line})" if self.line else ""
-        return f"{self.title}, operation {self.full_number}{line}"
+        return f"{self.title}, operation {self.full_number}{f' ({self.line})' if self.line else ''}"
 
     @property
     def full_number(self) -> str:
@@ -111,7 +105,7 @@ class Collective:
 
 def build_table(collectives: Sequence[Collective]) -> list[tuple[str, ...]]:
     """Return a header row and the row of each operation."""
-    rows: list[tuple[str, ...]] = [_COLUMNS]
+    rows: list[tuple[str, ...]] = [("Ranks", "Last operation", "Number", "Sizes", "State", "Line")]
     for call in collectives:
         title, tensors = call.title or "no collective operation", f"{call.sizes} {call.dtype}".strip()
         rows.append((format_ranks(call.ranks), title, call.full_number, tensors, call.state, call.line))
@@ -140,11 +134,11 @@ def parse_report(report: object) -> tuple[list[Operation], Mapping[str, Any]]:
 
 
 def group_ranks(
-    reports: Mapping[int, Sequence[Operation]], states: Mapping[int, str], locators: Mapping[int, Locator]
+    reports: Mapping[int, Sequence[Operation]], states: Mapping[int, str], lines: Mapping[int, str]
 ) -> tuple[Collective, ...]:
     """Return the last operations in rank order, one for all ranks in the same state; () if no operation is known.
 
-    ``states`` maps each rank to its state if it has ended, else to "". ``locators`` maps each rank to a function.
+    ``states`` maps each rank to its state if it has ended, else to "". ``lines`` are the lines that called them.
     """
     members: dict[Collective, list[int]] = {}
     for rank, state in sorted(states.items()):
@@ -153,16 +147,11 @@ def group_ranks(
             newest = report[0]
             callers = (title for file, name, title in _CALLERS for path, _, function in newest.frames
                        if path.endswith(file) and function == name)  # fmt: skip
+            sizes = ", ".join(str(list(size)) for size in newest.sizes)
+            dtype, line = newest.dtype if newest.sizes else "", lines.get(rank, "")
+            status = state or ("waiting" if newest.waiting else "done")
             collective = Collective(
-                ranks=(),
-                operation=newest.operation,
-                caller=next(callers, ""),
-                group=newest.group,
-                number=newest.number,
-                sizes=", ".join(str(list(size)) for size in newest.sizes),
-                dtype=newest.dtype if newest.sizes else "",
-                state=state or ("waiting" if newest.waiting else "done"),
-                line=locators[rank](newest.frames) if rank in locators else "",
+                (), newest.operation, next(callers, ""), newest.group, newest.number, sizes, dtype, status, line
             )
         members.setdefault(collective, []).append(rank)
     return tuple(replace(call, ranks=tuple(ranks)) for call, ranks in members.items()) if any(reports.values()) else ()
@@ -175,14 +164,14 @@ def explain(
 
     ``lines`` maps a rank to the line that it executes ("In [7], line 12"), if it is known.
     """
-    waiting = [call for call in collectives if call.state in ("waiting", "failed") and call.number is not None]
-    for call, other in itertools.product(waiting, collectives):
-        if call.ranks != other.ranks and (call.group, call.number) == (other.group, other.number):
-            first, second = sorted((call, other), key=lambda collective: collective.ranks)
-            if finding := _find_mismatch(first, second):
-                return finding
     # Start with the oldest operation in which ranks are blocked.
-    for call in sorted(waiting, key=lambda call: (call.number or 0, call.ranks)):
+    waiting = [call for call in collectives if call.state in ("waiting", "failed") and call.number is not None]
+    waiting.sort(key=lambda call: (call.number or 0, call.ranks))
+    for call, other in itertools.product(waiting, collectives):
+        is_same_number = call.ranks != other.ranks and (call.group, call.number) == (other.group, other.number)
+        if is_same_number and (finding := _find_mismatch(*sorted((call, other), key=lambda row: row.ranks))):
+            return finding
+    for call in waiting:
         if late := [other for other in collectives if other.ranks != call.ranks and _is_late(other, call, reports)]:
             return _explain_missed_call(call, late, lines)
     return None
@@ -193,19 +182,19 @@ def _find_mismatch(first: Collective, second: Collective) -> CollectiveFinding |
     ranks = (*first.ranks, *second.ranks)
     if (first.operation, first.caller) != (second.operation, second.caller):
         text = (
-            f"The ranks made different calls: {format_ranks(first.ranks)} {_get_wait_verb(first)} in "
-            f"{first.description}, {format_ranks(second.ranks)} in {second.description}."
+            f"The ranks made different calls: {_describe_wait(first)}, {format_ranks(second.ranks)} in "
+            f"{second.description}."
         )
         if ddp_call := next((call for call in (first, second) if call.caller == _BUFFERS_CALLER), None):
             return CollectiveFinding(text, _BUFFERS_REMEDY, "ddp-buffers", ddp_call.ranks)
         return CollectiveFinding(text, _SAME_CALLS_REMEDY, "collective-order", ranks)
     if first.operation not in _SAME_SIZE_OPERATIONS or (first.sizes, first.dtype) == (second.sizes, second.dtype):
         return None
-    tensors = ", ".join(
+    tensors = (
         f"{call.sizes} {call.dtype} on {format_ranks(call.ranks)}{f' ({call.line})' if call.line else ''}"
         for call in (first, second)
     )
-    text = f"The ranks passed different tensors to {first.title}, operation {first.number}: {tensors}."
+    text = f"The ranks passed different tensors to {first.title}, operation {first.number}: {', '.join(tensors)}."
     return CollectiveFinding(text, _SHAPES_REMEDY, "collective-mismatch", ranks)
 
 
@@ -221,26 +210,24 @@ def _explain_missed_call(
     awaited: Collective, late: Sequence[Collective], lines: Mapping[int, str]
 ) -> CollectiveFinding:
     missing = tuple(sorted(rank for call in late for rank in call.ranks))
-    texts = [
-        f"{format_ranks(awaited.ranks).capitalize()} {_get_wait_verb(awaited)} in {awaited.description}, which "
-        f"{format_ranks(missing)} {'has' if len(missing) == 1 else 'have'} not called."
-    ]
+    verb = "has" if len(missing) == 1 else "have"
+    texts = [f"{_describe_wait(awaited)}, which {format_ranks(missing)} {verb} not called."]
     for call in late[:_MAX_POSITIONS]:
-        ranks = format_ranks(call.ranks).capitalize()
-        line = next((lines[rank] for rank in call.ranks if lines.get(rank)), "")
+        ranks, line = format_ranks(call.ranks), next((lines[rank] for rank in call.ranks if lines.get(rank)), "")
         if call.state == "waiting":
-            texts.append(f"{ranks} {_get_wait_verb(call)} in {call.description}.")
+            texts.append(f"{_describe_wait(call)}.")
         elif line:
             present, past = ("is", "was") if len(call.ranks) == 1 else ("are", "were")
             texts.append(f"{ranks} {past if awaited.state == 'failed' else present} in {line}.")
         elif call.state in ("finished", "failed"):
             texts.append(f"{ranks} had {call.state}.")
-    text = " ".join(texts)
+    text = " ".join(f"{part[0].upper()}{part[1:]}" for part in texts)
     if awaited.caller == _BUFFERS_CALLER:
         return CollectiveFinding(text, _BUFFERS_REMEDY, "ddp-buffers", missing)
-    is_uneven = awaited.caller == _BACKWARD_CALLER or awaited.caller.startswith("DDP")
-    return CollectiveFinding(text, UNEVEN_REMEDY if is_uneven else _SAME_CALLS_REMEDY, "collective-missed", missing)
+    remedy = UNEVEN_REMEDY if awaited.caller == _BACKWARD_CALLER else _SAME_CALLS_REMEDY
+    return CollectiveFinding(text, remedy, "collective-missed", missing)
 
 
-def _get_wait_verb(call: Collective) -> str:
-    return "waited" if call.state == "failed" else "waits" if len(call.ranks) == 1 else "wait"
+def _describe_wait(call: Collective) -> str:
+    verb = "waited" if call.state == "failed" else "waits" if len(call.ranks) == 1 else "wait"
+    return f"{format_ranks(call.ranks)} {verb} in {call.description}"

@@ -20,7 +20,6 @@ import dataclasses
 import itertools
 import json
 import math
-import statistics
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +32,8 @@ from distdl_jupyter.core.humanize import CodeBlock, Display, count, listing, plu
 Record = Mapping[str, Any]
 #: A step, the number of an optimizer, and the records of its step on all ranks.
 OptimizerStep = tuple[int, str, list[Record]]
+#: The file with the id of a check's single-process run: ``{"single": id}``.
+SINGLE_RUN_FILE = "check/single.json"
 #: Maximum relative difference of equal gradients (due to the order of summation).
 _TOLERANCE = 0.02
 #: The same in half precision.
@@ -116,15 +117,10 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     return sorted(records, key=lambda record: record["rank"])
 
 
-def get_single_run_file(folder: Path) -> Path:
-    """Return the file with the id of the check's single-process run: ``{"single": id}``."""
-    return folder / "check" / "single.json"
-
-
 def read_single_run_id(folder: Path) -> str:
     """Return the id of the single-process run of a job's check, or "" if there is none."""
     try:
-        return str(json.loads(get_single_run_file(folder).read_text(encoding="utf-8"))["single"])
+        return str(json.loads((folder / SINGLE_RUN_FILE).read_text(encoding="utf-8"))["single"])
     except (OSError, ValueError, LookupError, TypeError):
         return ""
 
@@ -171,14 +167,9 @@ RULES = {
         '{name}(accelerator="{accelerator}", devices={devices}, strategy="ddp")',
     ),
     "same-samples": (
-        "The ranks train on the same samples: {same}.",
-        "Give each rank its own part of the data set.",
+        "Processes train on the same samples: {same}.",
+        "Give each rank and each of its DataLoader workers its own part of the data set.",
         _SAMPLES_EXAMPLE,
-    ),
-    "same-samples-in-workers": (
-        "Each of the {workers} DataLoader workers of a rank reads every sample, so each rank trains on all of them.",
-        "Let each worker of each rank skip the samples that the others read.",
-        _STREAM_EXAMPLE,
     ),
     "same-augmentation": (
         "All ranks use the same random numbers for their samples, so sample k of each rank gets the same augmentation.",
@@ -207,21 +198,15 @@ RULES = {
         _WRAP_EXAMPLE,
     ),
     "weights-depart": (
-        "From step {step} on, the ranks have different weights although they step with the same gradients: {number} "
-        "differ, {tensor} the most ({size}). Learning rates: {rates}.",
+        "From step {step} on, weights differ despite equal gradients, {tensor} the most ({size}). Rates: {rates}.",
         "Use the same optimizer settings and optimizer state on all ranks (Horovod: hvd.broadcast_optimizer_state).",
         "",
     ),
-    "gradients-summed": (
-        "Gradients are summed across ranks instead of averaged: in step {step}, {ranks} times those of one process.",
-        "Divide the sum by the number of ranks, or use the average.",
+    "gradients-scaled": (
+        "In step {step}, gradients are {factor} times those of one process.",
+        "Average gradients across ranks, and the loss over the samples of a rank, instead of summing them.",
         "dist.all_reduce(p.grad)\np.grad /= dist.get_world_size()\n"
         "optimizer = hvd.DistributedOptimizer(optimizer, op=hvd.Average)  # Horovod",
-    ),
-    "gradients-scaled": (
-        "In step {step}, gradients are {factor} times those of one process ({losses}).",
-        "Average the loss over each rank's samples (do not sum it), and average gradients across ranks.",
-        "",
     ),
     "gradients-differ": (
         "In step {step}, gradients differ by {size} from those of one process with the same samples, most in {tensor}.",
@@ -240,8 +225,8 @@ RULES = {
     ),
 }
 #: The levels of the findings that are not errors.
-_LEVELS: dict[str, Level] = {"no-set-epoch": "warning", "gradients-scaled": "warning"}
-_LEVELS |= dict.fromkeys(("same-augmentation", "batch-norm", "rate-not-scaled"), "info")
+_LEVELS: dict[str, Level] = dict.fromkeys(("same-augmentation", "batch-norm", "rate-not-scaled"), "info")
+_LEVELS["no-set-epoch"] = "warning"
 
 
 class _Comparer:
@@ -252,8 +237,13 @@ class _Comparer:
         self._compared, self._left_out = result.compared, result.left_out
         #: Returns the line of the last "forward" or "backward" of rank 0, or the line that created an optimizer.
         self._get_line = self._rank_0["lines"].get
-        #: The records of a loader on all ranks, by its name.
-        self._loaders = {name: [rank["loaders"].get(name, {}) for rank in ranks] for name in self._rank_0["loaders"]}
+        #: The samples of all ranks in each step.
+        self._samples = [[_get_samples(rank["steps"][step]) for rank in ranks] for step in range(result.steps)]
+        #: The batches of rank 0 from each loader.
+        self._batches = {
+            name: [step["batches"][name] for step in self._rank_0["steps"] if name in step["batches"]]
+            for name in self._rank_0["loaders"]
+        }
         self._optimizer_steps: list[OptimizerStep] = [
             (step, optimizer, [rank["steps"][step]["optimizers"][optimizer] for rank in ranks])
             for step in range(result.steps)
@@ -264,24 +254,21 @@ class _Comparer:
     def _add(self, code: str, line: Any, *, example: str = "", **fields: Any) -> None:
         """Add a finding. ``line`` is the recorded line of the user's code; ``fields`` fill the templates."""
         details: dict[str, Any] = {name: fields[name] for name in ("step", "tensor", "size") if name in fields}
+        details |= {"file": line[0], "line": line[1]} if line and line[0] else {}
         fields = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in fields.items()}
         fields |= {"size": f"{100 * details.get('size', 0.0):.3g} %", "ranks": len(self._ranks)}
         *texts, default_example = RULES[code]
         text, remedy, example = (part.format_map(fields) for part in (*texts, example or default_example))
-        details |= {"file": line[0], "line": line[1]} if line and line[0] else {}
         self._result.findings.append(Difference(_LEVELS.get(code, "error"), code, text, remedy, example, **details))
 
     def compare(self) -> None:
         """Make all comparisons."""
-        trainer, ranks = self._rank_0.get("trainer"), self._ranks
-        if trainer and trainer["processes"] == 1:  # explains all else
-            nodes = len(ranks) // trainer["devices"]
-            devices = f"{trainer['devices']}, num_nodes={nodes}" if nodes > 1 else trainer["devices"]
-            self._add("trainer-alone", **{**trainer, "devices": devices})
-            return
+        if (trainer := self._rank_0.get("trainer")) and trainer["processes"] == 1:
+            self._add("trainer-alone", **trainer)
+            return  # it explains all else
         self._compare_data()
-        sharding = next((rank["sharded"] for rank in ranks if rank.get("sharded")), "")
-        if not sharding and any(rank["shapes"] != self._rank_0["shapes"] for rank in ranks):
+        sharding = next((rank["sharded"] for rank in self._ranks if rank.get("sharded")), "")
+        if not sharding and any(rank["shapes"] != self._rank_0["shapes"] for rank in self._ranks):
             sharding = "pipeline or tensor parallel training"
         if sharding:
             self._left_out.append(f"The weights are sharded across ranks ({sharding}), so they were not compared.")
@@ -292,78 +279,55 @@ class _Comparer:
 
     def _compare_data(self) -> None:
         """Compare the samples of the ranks, and their workers, random numbers and order."""
-        stream = next(filter(self._is_read_repeatedly, self._loaders), "")
-        if not self._find_same_samples() and stream:
-            info = self._loaders[stream][0]
-            self._add("same-samples-in-workers", info.get("line"), workers=count(info["workers"]))
-        active_loaders = [infos for name, infos in self._loaders.items() if _get_batches(self._rank_0, name)]
-        for infos in active_loaders:
-            info = infos[0]
+        loaders, streams = self._rank_0["loaders"], {}
+        for name, info in loaders.items():
+            first_pass = [batch for batch in self._batches[name] if batch["pass"] == 0 and batch["samples"]]
+            has_repeats = len({tuple(batch["samples"]) for batch in first_pass}) < len(first_pass)
+            if has_repeats and info.get("iterable") and info["workers"] > 1:
+                streams[name] = f"the {count(info['workers'])} DataLoader workers of each rank read the same ones"
+        name, text, fields = self._find_same_samples() or (next(iter(streams), ""), "", {})
+        if text := ", and ".join(filter(None, (text, streams.get(name)))):
+            line = loaders.get(name, {}).get("line") or self._get_line("forward")
+            example = _STREAM_EXAMPLE if loaders.get(name, {}).get("iterable") else ""
+            self._add("same-samples", line, example=example, same=text, **fields)
+        for name, info in ((name, info) for name, info in loaders.items() if self._batches[name]):
             # Workers derive the seeds of all generators from torch's seed.
             generators = ["workers"] if info.get("draws") and info.get("workers") else info.get("draws", ())
-            states = [{entry.get("random", {}).get(name) for entry in infos} for name in generators]
-            if any(len(values) == 1 and None not in values for values in states):
+            states = [rank["loaders"].get(name, {}).get("random", {}) for rank in self._ranks]
+            if any(states[0].get(key) and len({state.get(key) for state in states}) == 1 for key in generators):
                 self._add("same-augmentation", info.get("line"))
-                break
-        for info, *_ in active_loaders:
             epochs = info.get("epochs", [])
-            is_repeated = len(epochs) > 1 and epochs[0] == epochs[1]
             # Lightning calls set_epoch itself.
-            is_unset = len(epochs) == 1 and not info.get("set_epoch") and "trainer" not in self._rank_0
-            if info.get("shuffles") and (is_repeated or is_unset):
+            is_unset = len(epochs) > 1 or not (info.get("set_epoch") or "trainer" in self._rank_0)
+            if info.get("shuffles") and len(set(epochs)) == 1 and is_unset:
                 self._add("no-set-epoch", info.get("loop_line"))
 
-    def _find_same_samples(self) -> bool:
-        """Report ranks that train on the same samples; return whether there are any."""
-        samples = [[_get_samples(rank["steps"][step]) for rank in self._ranks] for step in range(self._result.steps)]
-        has_repeats = any(1 < len(values) >= 2 * len(set(values)) for step in samples for values in step)
-        if has_repeats or not any(map(all, samples)):
+    def _find_same_samples(self) -> tuple[str, str, dict[str, Any]] | None:
+        """Return the loader of ranks that train on the same samples, a text and fields of the finding, or None."""
+        has_repeats = any(1 < len(values) >= 2 * len(set(values)) for step in self._samples for values in step)
+        if has_repeats or not any(map(all, self._samples)):
             self._left_out.append("Samples were not compared: none were recorded, or many of a rank are equal.")
-            return False
-        for step, step_samples in enumerate(samples):
-            for (rank_a, set_a), (rank_b, set_b) in itertools.combinations(enumerate(map(set, step_samples)), 2):
+            return None
+        for step, samples in enumerate(self._samples):
+            for (rank_a, set_a), (rank_b, set_b) in itertools.combinations(enumerate(map(set, samples)), 2):
                 shared = len(set_a & set_b)
                 if shared and shared >= _MIN_OVERLAP * min(len(set_a), len(set_b)):
-                    name, size = next(iter(self._rank_0["steps"][step]["batches"]), ""), shared / len(set_a)
                     subject = f"{count(shared)} of {count(len(set_a))} samples of ranks {rank_a} and {rank_b}"
-                    self._add_same_samples(name, f"{subject} in step {step} are identical", step=step, size=size)
-                    return True
+                    name = next(iter(self._rank_0["steps"][step]["batches"]), "")
+                    fields = {"step": step, "size": shared / len(set_a)}
+                    return name, f"{subject} in step {step} are identical", fields
         self._compared.append("the samples of each step (no two ranks train on the same one)")
-        for name, infos in self._loaders.items():
-            if self._is_whole_pass(name, infos):
-                length = count(infos[0]["samples"])
-                self._add_same_samples(name, f"each rank iterates over all {length} samples in its own order")
-                return True
-        return False
-
-    def _add_same_samples(self, loader: str, text: str, **fields: Any) -> None:
-        info = self._loaders[loader][0] if loader else {}
-        if loader and self._is_read_repeatedly(loader):
-            text += f"; so do the {count(info['workers'])} workers of each rank's DataLoader"
-        example = _STREAM_EXAMPLE if info.get("iterable") else ""
-        self._add("same-samples", info.get("line") or self._get_line("forward"), example=example, same=text, **fields)
-
-    def _is_read_repeatedly(self, loader: str) -> bool:
-        """Return whether two workers of rank 0 have read the same batch of a stream."""
-        info = self._loaders[loader][0]
-        batches = [batch["samples"] for batch in _get_batches(self._rank_0, loader) if batch["pass"] == 0]
-        has_repeats = any(first and first == second for first, second in itertools.combinations(batches, 2))
-        return has_repeats and bool(info.get("iterable")) and info["workers"] > 1
-
-    def _is_whole_pass(self, loader: str, infos: Sequence[Record]) -> bool:
-        """Return whether each rank iterates over the whole data set in its own order."""
-        length, batches = infos[0].get("samples"), min(info.get("batches", 0) for info in infos)
-        size = max((len(batch["samples"]) for batch in _get_batches(self._rank_0, loader)), default=0)
-        if not length or {info.get("samples") for info in infos} != {length} or batches * size < _MIN_COVERAGE * length:
-            return False
-        samples = [{x for batch in _get_batches(rank, loader) for x in batch["samples"]} for rank in self._ranks]
-        # Two ranks that draw from the same data set have len * len / length samples in common on average.
-        has_overlap = any(
-            len(set_a & set_b) >= max(1.0, len(set_a) * len(set_b) / length / 2)
-            for set_a, set_b in itertools.combinations(samples, 2)
-        )
-        reads = [info.get("read") for info in infos]
-        return has_overlap or (bool(reads[0]) and all(read == reads[0] for read in reads))
+        for name, info in self._rank_0["loaders"].items():
+            length, infos = info.get("samples"), [rank["loaders"].get(name, {}) for rank in self._ranks]
+            # The samples at a few indices show whether the ranks have the same data set.
+            has_same_data = bool(info.get("read")) and all(
+                (other.get("samples"), other.get("read")) == (length, info["read"]) for other in infos
+            )
+            size = max((len(batch["samples"]) for batch in self._batches[name]), default=0)
+            is_whole = length and min(other.get("batches", 0) for other in infos) * size >= _MIN_COVERAGE * length
+            if has_same_data and is_whole:
+                return name, f"each rank iterates over all {count(length)} samples in its own order", {}
+        return None
 
     # weights and gradients of the ranks -----------------------------------------------------------
 
@@ -379,9 +343,9 @@ class _Comparer:
         if not self._reference:
             self._left_out.append("No single process trained on all samples, so a sum would look like a mean.")
             return
-        problem = "" if is_same_start else "the ranks started with different weights"
-        if is_averaged and not problem:
-            problem = self._compare_with_reference()
+        problem = "the ranks started with different weights"
+        if is_same_start:
+            problem = self._compare_with_reference() if is_averaged else ""
         if problem:
             self._left_out.append(f"Losses and gradients were not compared with one process: {problem}.")
         if self._reference["steps"] and not self._result.findings:
@@ -426,19 +390,18 @@ class _Comparer:
 
     def _describe_spread(self, optimizer: str, records: Sequence[Record], key: str) -> dict[str, Any]:
         """Return the ``number`` of tensors that differ, and name and relative size of the largest difference."""
-        gaps, names = _measure_gaps(records, key), self._rank_0["names"][optimizer]
+        tensors = zip(*(record[key] for record in records), strict=True)
+        gaps = [max((math.dist(first[1], other[1]) for other in others), default=0.0) for first, *others in tensors]
         worst = gaps.index(max(gaps))
         norm = max(math.hypot(*record[key][worst][1]) for record in records)
-        number, name = f"{len(_find_unequal(records, key))} of {plural(len(gaps), 'tensor')}", names[worst]
-        return {"number": number, "tensor": name, "size": gaps[worst] / (norm or 1.0)}
+        number = f"{len(_find_unequal(records, key))} of {plural(len(gaps), 'tensor')}"
+        return {
+            "number": number,
+            "tensor": self._rank_0["names"][optimizer][worst],
+            "size": gaps[worst] / (norm or 1.0),
+        }
 
     # one process --------------------------------------------------------------------------------
-
-    def _has_same_batches(self, step: int) -> bool:
-        """Return whether the single process had the samples of all ranks in a step, and all ranks had equally many."""
-        samples = [_get_samples(rank["steps"][step]) for rank in self._ranks]
-        all_samples = sorted(itertools.chain.from_iterable(samples))
-        return len(set(map(len, samples))) == 1 and all_samples == sorted(_get_samples(self._reference["steps"][step]))
 
     def _compare_with_reference(self) -> str:
         """Report the first gradients that differ from one process. Return a reason if they cannot be compared."""
@@ -447,13 +410,18 @@ class _Comparer:
             return str(self._reference.get("problem") or "it made no step")
         if any(record["steps"][0]["random"] for record in (*self._ranks, self._reference)):
             return "the model draws random numbers (for example dropout), which differ from run to run"
-        if not self._has_same_batches(0):
+        #: The steps in which the single process had the samples of all ranks, and all ranks had equally many.
+        same_steps = [
+            step
+            for step, (reference, samples) in enumerate(zip(references, self._samples, strict=False))
+            if len(set(map(len, samples))) == 1 and sorted(itertools.chain(*samples)) == sorted(_get_samples(reference))
+        ]
+        if 0 not in same_steps:
             return "it had other samples (batches must come from a DataLoader and have the same size on all ranks)"
         tolerance = _HALF_TOLERANCE if self._rank_0["is_half"] else _TOLERANCE
         for step, optimizer, records in self._optimizer_steps:
-            reference = references[step] if step < len(references) and self._has_same_batches(step) else {}
-            single = reference.get("optimizers", {}).get(optimizer)
-            if single is None or reference["random"] or _find_unequal([*records, single], "before"):
+            single = references[step]["optimizers"].get(optimizer) if step in same_steps else None
+            if single is None or references[step]["random"] or _find_unequal([*records, single], "before"):
                 continue
             compared_steps.add(step)
             factor, residual = _fit_factor(records[0], single)
@@ -462,13 +430,9 @@ class _Comparer:
             layers = listing(self._rank_0["layers"])
             code, size = "batch-norm" if layers else "gradients-differ", residual
             if residual <= tolerance:
-                is_sum = abs(factor / len(self._ranks) - 1) < tolerance
-                code, size = "gradients-summed" if is_sum else "gradients-scaled", abs(factor - 1)
-            gaps = _measure_gaps([records[0], single], "gradients")
-            tensor, line = self._rank_0["names"][optimizer][gaps.index(max(gaps))], self._get_line("backward")
-            mean = statistics.fmean(sum(rank["steps"][step]["losses"]) for rank in self._ranks)
-            losses = f"its loss {math.fsum(reference['losses']):.4g}, mean of ranks {mean:.4g}"
-            self._add(code, line, step=step, tensor=tensor, size=size, layers=layers, factor=factor, losses=losses)
+                code, size = "gradients-scaled", abs(factor - 1)
+            fields = self._describe_spread(optimizer, [records[0], single], "gradients") | {"size": size}
+            self._add(code, self._get_line("backward"), step=step, layers=layers, factor=factor, **fields)
             return ""
         if not compared_steps:
             return "it started with other weights (set a seed to compare them)"
@@ -478,11 +442,12 @@ class _Comparer:
 
     def _compare_rates(self) -> None:
         """Report a learning rate that was not scaled although the global batch is larger."""
-        step, single = self._rank_0["steps"][0], self._reference["steps"][0]
-        rates, single_rates = ([record["rate"] for record in entry["optimizers"].values()] for entry in (step, single))
-        sizes = [info["own_size"] for info in self._reference["loaders"].values() if info.get("own_size")]
-        batch_size = sizes[0] if sizes else len(_get_samples(single))
-        ratio = sum(len(_get_samples(rank["steps"][0])) for rank in self._ranks) / (batch_size or math.inf)
+        single = self._reference["steps"][0]
+        rates, single_rates = (
+            [record["rate"] for record in step["optimizers"].values()] for step in (self._rank_0["steps"][0], single)
+        )
+        sizes = (info["own_size"] for info in self._reference["loaders"].values() if info.get("own_size"))
+        ratio = sum(map(len, self._samples[0])) / (next(sizes, 0) or len(_get_samples(single)) or math.inf)
         if rates == single_rates and any(rates) and ratio > 1.5:
             self._add("rate-not-scaled", self._get_line("0"), rate=rates[0], scaled=rates[0] * ratio, ratio=ratio)
 
@@ -492,20 +457,10 @@ def _get_samples(step: Record) -> list[str]:
     return [sample for batch in step["batches"].values() for sample in batch["samples"]] or list(step["inputs"])
 
 
-def _get_batches(rank: Record, loader: str) -> list[Record]:
-    return [step["batches"][loader] for step in rank["steps"] if loader in step["batches"]]
-
-
 def _find_unequal(records: Sequence[Record], key: str) -> list[int]:
     """Return the indices of the tensors whose hashes differ."""
     tensors = itertools.zip_longest(*(record[key] for record in records), fillvalue=("", ()))
     return [index for index, values in enumerate(tensors) if len({digest for digest, _ in values}) > 1]
-
-
-def _measure_gaps(records: Sequence[Record], key: str) -> list[float]:
-    """Return for each tensor the norm of the largest difference from the first record."""
-    tensors = zip(*(record[key] for record in records), strict=True)
-    return [max((math.dist(first[1], other[1]) for other in others), default=0.0) for first, *others in tensors]
 
 
 def _fit_factor(rank: Record, single: Record) -> tuple[float, float]:

@@ -8,10 +8,10 @@ means that the system does not report the value. A day of 8 ranks with one GPU e
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +25,15 @@ from distdl_jupyter.core.series import MetricStore
 CURVES = ("cpu", "memory", "gpu", "gpu_memory", "torch_allocated", "power", "disk", "network")
 #: Seconds of samples from which problems are detected.
 _WINDOW_SECONDS = 60.0
-#: Minimum seconds of memory growth for a trend.
-_TREND_SECONDS = 20.0
 #: A GPU below this percentage is idle.
 IDLE_PERCENT = 5.0
 #: Memory above this share of the limit is nearly full.
 FULL_SHARE = 0.95
-#: Growing memory is a problem if it would reach its limit within this many seconds.
-_FORECAST_SECONDS = 300.0
-#: Minimum memory growth as a share of the limit.
+#: Minimum growth of GPU memory in ``_WINDOW_SECONDS`` as a share of the limit.
 _MIN_GROWTH = 0.02
-#: Minimum share of one rank in that growth.
-_MIN_RANK_SHARE = 0.5
-_TENSOR_REMEDY = "Store numbers instead of tensors between steps, for example loss.item()."
-_FRAGMENTATION_REMEDY = (
-    "The memory of its tensors does not grow, so either another program uses the GPU, or torch's memory is fragmented. "
-    "For the latter, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+_GROWTH_REMEDY = (
+    "Store numbers instead of tensors between steps, for example loss.item(). If the memory of its tensors does not "
+    "grow, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
 )
 
 
@@ -125,9 +118,8 @@ _Number = int | None
 class _Line(msgspec.Struct, omit_defaults=True):
     """One sample from the agent of a node (see ``node.resources``); the first one contains the node's ``info``.
 
-    ``machine`` contains the fields of ``NodeUsage``, ``ranks`` the CPU and memory of each rank, ``gpus`` the busy
-    percentage, used memory and power of each GPU. ``torch`` is the allocated and reserved memory that ranks reported.
-    It also applies to later samples.
+    ``machine`` has the fields of ``NodeUsage``, ``ranks`` CPU and memory, ``gpus`` the busy percentage, used memory and
+    power, ``torch`` the allocated and reserved memory that ranks reported, also for later samples.
     """
 
     t: float
@@ -168,8 +160,6 @@ class ResourceHistory:
         self._path, self._has_curves = path, curves
         #: Number of bytes read.
         self.cursor = 0
-        #: Number of samples.
-        self.count = 0
         self.nodes: dict[int, NodeHardware] = {}
         #: The newest sample of each node.
         self.samples: dict[int, ResourceSample] = {}
@@ -208,89 +198,56 @@ class ResourceHistory:
                 cpu, memory, mean, _sum_if_any(gpu_memory), _sum_if_any(limits), _sum_if_any(power), *torch
             )
         sample = ResourceSample(line.t, line.node, NodeUsage(*line.machine), usages)
-        self.count += 1
         self.samples[line.node] = sample
         self.ranks |= {rank: (sample, usage) for rank, usage in usages.items()}
         recent = self._recent.setdefault(line.node, deque())
         recent.append(sample)
         while recent[0].t < line.t - _WINDOW_SECONDS - 1:
             recent.popleft()
-        if self._has_curves:
-            self._add_to_curves(sample)
-        return sample
-
-    def _add_to_curves(self, sample: ResourceSample) -> None:
-        self._start_time = sample.t if self._start_time is None else self._start_time
+        self._start_time = line.t if self._start_time is None else self._start_time
         # Machines are sampled once a second at different times; rounding gives their curves the same steps.
-        step, machine = round(sample.t - self._start_time), sample.machine
-        for index, (rank, usage) in enumerate(sorted(sample.ranks.items())):
+        step, machine = round(line.t - self._start_time), sample.machine
+        for index, (rank, usage) in enumerate(sorted(usages.items()) if self._has_curves else ()):
             values = {name: getattr(usage, name, None) for name in CURVES}
             if index == 0:
                 values["disk"] = _sum_if_any((machine.disk_read, machine.disk_written))
                 values["network"] = _sum_if_any((machine.received, machine.sent))
             if values := {name: value for name, value in values.items() if value is not None}:
-                self.curves.apply({"type": "metric", "rank": rank, "step": step, "t": sample.t, "values": values})
+                self.curves.apply({"type": "metric", "rank": rank, "step": step, "t": line.t, "values": values})
+        return sample
 
     def find_problems(self) -> list[ResourceProblem]:
         """Return the current problems, the most severe first: exhausted memory, then idle GPUs."""
         problems: list[ResourceProblem] = []
         for node, samples in self._recent.items():
-            problems += _find_problems(samples, self.nodes.get(node, NodeHardware()).host)
+            host = self.nodes.get(node, NodeHardware()).host
+            machine, ranks, on_host = samples[-1].machine, samples[-1].ranks, f" on {host}" if host else ""
+            if machine.memory is not None and machine.limit and machine.memory >= FULL_SHARE * machine.limit and ranks:
+                memory, rank = max((usage.memory or 0.0, rank) for rank, usage in ranks.items())
+                free = f"{size(machine.available or 0.0)} of {size(machine.limit)} free"
+                text = f"The memory{on_host} is {100 * machine.memory / machine.limit:.0f} % full ({free}). "
+                text += f"Rank {rank} uses the most, {size(memory)}."
+                problems.append(ResourceProblem("memory", rank, host, text))
+            seconds = samples[-1].t - samples[0].t
+            for rank, usage in ranks.items() if seconds >= _WINDOW_SECONDS - 1 else ():
+                usages = [sample.ranks[rank] for sample in samples if rank in sample.ranks]
+                if len(usages) < len(samples):
+                    continue
+                values = [usage.gpu_memory for usage in usages if usage.gpu_memory is not None] or [0.0]
+                quarters = [values[(len(values) - 1) * quarter // 4] for quarter in range(5)]
+                growth, is_steady = quarters[-1] - quarters[0], all(map(operator.lt, quarters, quarters[1:]))
+                if usage.gpu_limit and is_steady and growth >= _MIN_GROWTH * usage.gpu_limit:
+                    full = duration(max(0.0, usage.gpu_limit - values[-1]) * seconds / growth)
+                    text = f"The GPU memory of rank {rank}{on_host} grows by {size(growth / seconds)} per second "
+                    text += f"and will be full in about {full}. {_GROWTH_REMEDY}"
+                    problems.append(ResourceProblem("gpu_memory", rank, host, text))
+                if all(usage.gpu is not None and usage.gpu < IDLE_PERCENT for usage in usages):
+                    text = f"The GPU of rank {rank}{on_host} has been idle for {duration(_WINDOW_SECONDS)}: under "
+                    text += f"{IDLE_PERCENT:.0f} % busy, while the rank uses {usage.cpu or 0:.0f} % of a core."
+                    problems.append(ResourceProblem("gpu", rank, host, text))
         return sorted(problems, key=lambda problem: ("memory", "gpu_memory", "gpu").index(problem.kind))
 
 
 def _sum_if_any(values: Iterable[float | None]) -> float | None:
     numbers = [value for value in values if value is not None]
     return sum(numbers) if numbers else None
-
-
-def _find_problems(samples: Sequence[ResourceSample], host: str) -> Iterator[ResourceProblem]:
-    machine, ranks, on_host = samples[-1].machine, samples[-1].ranks, f" on {host}" if host else ""
-
-    def get_growth(rank: int, name: str, min_growth: float = 0.0) -> float:
-        points = [(sample.t, getattr(sample.ranks[rank], name)) for sample in samples if rank in sample.ranks]
-        return _compute_growth(points, min_growth)
-
-    if machine.memory is not None and machine.limit and ranks:
-        available = max(0.0, machine.limit - machine.memory)
-        free = f"({size(available)} of {size(machine.limit)} free)"
-        rate = _compute_growth([(sample.t, sample.machine.memory) for sample in samples], _MIN_GROWTH * machine.limit)
-        growth, growing_rank = max((get_growth(rank, "memory"), rank) for rank in ranks)
-        if machine.memory >= FULL_SHARE * machine.limit:
-            max_memory, rank = max((usage.memory or 0.0, rank) for rank, usage in ranks.items())
-            text = f"The memory{on_host} is {100 * machine.memory / machine.limit:.0f} % full {free}. "
-            yield ResourceProblem("memory", rank, host, f"{text}Rank {rank} uses the most, {size(max_memory)}.")
-        elif rate and available / rate <= _FORECAST_SECONDS and growth >= _MIN_RANK_SHARE * rate:
-            text = f"Rank {growing_rank}{on_host} will run out of memory in about {duration(available / rate)} if its "
-            text += f"memory keeps growing by {size(rate)} per second {free}."
-            yield ResourceProblem("memory", growing_rank, host, text)
-    if samples[-1].t - samples[0].t < _WINDOW_SECONDS - 1:
-        return
-    for rank, usage in ranks.items():
-        if usage.gpu_limit and (rate := get_growth(rank, "gpu_memory", _MIN_GROWTH * usage.gpu_limit)):
-            seconds = max(0.0, usage.gpu_limit - (usage.gpu_memory or 0.0)) / rate
-            text = f"The GPU memory of rank {rank}{on_host} grows by {size(rate)} per second and will be full in about "
-            are_tensors_growing = usage.torch_allocated is None or get_growth(rank, "torch_allocated") > 0
-            text += f"{duration(seconds)}. {_TENSOR_REMEDY if are_tensors_growing else _FRAGMENTATION_REMEDY}"
-            yield ResourceProblem("gpu_memory", rank, host, text)
-        busy = [sample.ranks[rank].gpu for sample in samples if rank in sample.ranks]
-        if len(busy) == len(samples) and all(percent is not None and percent < IDLE_PERCENT for percent in busy):
-            text = f"The GPU of rank {rank}{on_host} has been idle for {duration(_WINDOW_SECONDS)}: under "
-            text += f"{IDLE_PERCENT:.0f} % busy, while the rank uses {usage.cpu or 0:.0f} % of a core."
-            yield ResourceProblem("gpu", rank, host, text)
-
-
-def _compute_growth(points: Sequence[tuple[float, float | None]], min_growth: float) -> float:
-    """Return the growth of a value per second.
-
-    Returns 0 unless the value grew in each quarter of the time, by at least ``min_growth`` in ``_TREND_SECONDS`` or
-    more.
-    """
-    measured = [(t, value) for t, value in points if value is not None]
-    if not measured:
-        return 0.0
-    quarter_points = [measured[(len(measured) - 1) * quarter // 4] for quarter in range(5)]
-    (start, first), (end, last) = quarter_points[0], quarter_points[-1]
-    is_steady = all(before < after for (_, before), (_, after) in pairwise(quarter_points))
-    is_trend = is_steady and end - start >= _TREND_SECONDS and last - first >= min_growth
-    return (last - first) / (end - start) if is_trend else 0.0

@@ -8,17 +8,14 @@ A job's folder has a snapshot as ``stacks/<number>.json``::
 ``text`` is the output of ``faulthandler``, ``silent`` the seconds since the rank was active, ``about`` the rank's
 description of itself (``worker.streams``), ``sources`` the lines of the user's files at that time, ``collectives`` the
 last collective operations of each rank and ``ended`` the state of ranks that had ended (``core.collectives``).
-
-A rank that fails labels the frames of its traceback itself (``worker.failure``). A stuck rank cannot do so, so its
-frames are labeled here in the same way.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import linecache
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,17 +30,14 @@ from distdl_jupyter.worker.hooks.frameworks import COLLECTIVES
 
 _THREAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')
+#: faulthandler writes non-ASCII characters as \xe9, \u4e2d.
 _ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 #: Functions of a library that only wrap its other functions.
 _WRAPPERS = frozenset(("wrapper", "inner", "wrapped", "decorate_context"))
 #: The file name of a cell compiled by a persistent rank: <in [7], 12>.
-_REQUEST_CELL = re.compile(r"<((?!frozen |string>|stdin>).+), \d+>")
-#: The execution count in the label of a cell: "In [7]".
-_EXECUTION_COUNT = re.compile(r"\[(\d+)\]")
-#: The folders that installed packages are in.
-_PACKAGE_FOLDERS = ("site-packages/", "dist-packages/")
-#: Maximum size of a source file in bytes.
-_MAX_SOURCE_BYTES = 4_000_000
+_REQUEST_CELL = re.compile(r"<(?!frozen |string>|stdin>)(.)(.*), \d+>")
+#: The path of an installed package before its name.
+_PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 #: Maximum number of characters of a source line.
 _MAX_LINE_LENGTH = 300
 
@@ -53,7 +47,7 @@ class Frame:
     """One call. ``line`` is 0 if it is unknown; in cells it is the notebook's line number.
 
     ``kind`` is cell, user, library or worker, or "" before ``FrameLabeler`` has set it. ``label`` is "In [7]" or a
-    short path. ``source`` is the line's text in the user's code, if available.
+    short path, ``source`` the line's text in the user's code, ``cell`` the cell's execution count, if available.
     """
 
     file: str
@@ -62,7 +56,6 @@ class Frame:
     kind: str = ""
     label: str = ""
     source: str = ""
-    #: The execution count of its cell, or None if it is unknown.
     cell: int | None = None
 
     @property
@@ -73,7 +66,7 @@ class Frame:
     @property
     def location(self) -> str:
         """The location for display: "In [7], line 12"."""
-        return f"{self.label or self.file}, line {self.line}" if self.line else self.label or self.file
+        return f"{self.label or self.file}{f', line {self.line}' if self.line else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,21 +107,17 @@ class Thread:
 
 def parse(text: str) -> tuple[Thread, ...]:
     """Return the threads in the output of ``faulthandler`` in order; if a thread is repeated, only the last one."""
-    threads: dict[str, tuple[re.Match[str], list[Frame]]] = {}
+    threads: dict[str, tuple[Thread, list[Frame]]] = {}
     frames: list[Frame] = []
     for line in text.splitlines():
         if (header := _THREAD.fullmatch(line)) is not None:
             frames = []
             threads.pop(header[2], None)
-            threads[header[2]] = header, frames
+            threads[header[2]] = Thread(header[2], name=header[3] or "", current=header[1] != "Thread"), frames
         elif (call := _FRAME.fullmatch(line)) is not None:
-            # faulthandler writes non-ASCII characters as \xe9, \u4e2d.
             file, name = (_ESCAPE.sub(lambda match: chr(int(match[1][1:], 16)), call[part]) for part in (1, 3))
             frames.append(Frame(file, int(call[2]) if call[2].isdigit() else 0, name))
-    return tuple(
-        Thread(ident, tuple(frames), name=header[3] or "", current=header[1] != "Thread")
-        for ident, (header, frames) in threads.items()
-    )
+    return tuple(replace(thread, frames=tuple(calls)) for thread, calls in threads.values())
 
 
 class FrameLabeler:
@@ -142,13 +131,11 @@ class FrameLabeler:
     ) -> None:
         self._cells: Mapping[str, Mapping[str, Any]] = payload.get("sources") or {}
         #: A cell that the rank compiles itself keeps the notebook's line numbers.
-        self._compiled_file = str(payload.get("filename") or "") if payload.get("kind") == "cell" else ""
-        self._worker, self._code, self._stdlib, self._directory = map(
-            _make_prefix,
-            (rank_info.get("worker"), rank_info.get("code"), rank_info.get("stdlib"), payload.get("working_directory")),
-        )
-        self._package = self._worker.removesuffix("worker/")
-        self._sources = sources
+        self._compiled_file = payload.get("filename") if payload.get("kind") == "cell" else None
+        folders = *(rank_info.get(name) for name in ("worker", "code", "stdlib")), payload.get("working_directory")
+        # No path begins with \0.
+        self._worker, self.code, self._stdlib, self._directory = (f"{path}/" if path else "\0" for path in folders)
+        self._package, self._sources = self._worker.removesuffix("worker/"), sources
 
     def label_thread(self, thread: Thread, *, main: bool) -> Thread:
         """Return the thread with labeled frames, without frames of this package that the user's code calls.
@@ -157,7 +144,7 @@ class FrameLabeler:
         """
         frames: list[Frame] = []
         for frame in reversed(thread.frames):
-            kind, is_package = self._classify(frame.file), frame.file.startswith(self._package)
+            kind, is_package = self.classify(frame.file), frame.file.startswith(self._package)
             if is_package and kind in ("worker", "library") and any(outer.is_user_code for outer in frames):
                 continue
             is_startup = is_package or frame.file.startswith(("<frozen ", f"{self._stdlib}runpy.py"))
@@ -166,47 +153,32 @@ class FrameLabeler:
             frames.append(self._label_cell_frame(frame) if kind == "cell" else self._label_frame(frame, kind))
         return replace(thread, frames=tuple(reversed(frames)), main=main)
 
-    def locate(self, calls: Sequence[collectives.Call]) -> str:
-        """Return the location of the user's newest call in a stack, or "" if there is none."""
-        frame = self.label_thread(Thread("", tuple(Frame(*call) for call in calls)), main=True).user_frame
-        return "" if frame is None else frame.location
-
-    def _classify(self, file: str) -> str:
+    def classify(self, file: str) -> str:
+        """Return whose code a file contains: cell, worker, user or library."""
         if file in self._cells or _REQUEST_CELL.fullmatch(file):
             return "cell"
         if file.startswith(self._worker):
             return "worker"
-        if file.startswith(self._code):
-            return "user"
-        is_library = any(folder in file for folder in _PACKAGE_FOLDERS)
-        return "library" if is_library or file.startswith((self._package, self._stdlib, "<")) else "user"
+        is_library = _PACKAGES.match(file) or file.startswith((self._package, self._stdlib, "<"))
+        return "library" if is_library and not file.startswith(self.code) else "user"
 
     def _label_frame(self, frame: Frame, kind: str) -> Frame:
         source = self._sources.get(frame.file, {}).get(str(frame.line), "") if kind == "user" else ""
-        roots = (self._code, self._stdlib, self._directory)
-        root = next((root for root in roots if frame.file.startswith(root)), None)
-        label = frame.file.rpartition("/")[2] or frame.file if root is None else frame.file[len(root) :]
-        for folder in _PACKAGE_FOLDERS:
-            label = frame.file.rpartition(folder)[2] if folder in frame.file else label
+        label = _PACKAGES.sub("", frame.file)
+        for root in (self.code, self._stdlib, self._directory):
+            label = label.removeprefix(root)
+        label = label if label != frame.file else frame.file.rpartition("/")[2]
         return replace(frame, kind=kind, label=label, source=source)
 
     def _label_cell_frame(self, frame: Frame) -> Frame:
-        cell = self._cells.get(frame.file, {})
+        cell, request = self._cells.get(frame.file, {}), _REQUEST_CELL.fullmatch(frame.file)
         shift = int(cell.get("first_line") or 1) - 1
-        is_compiled = frame.file == self._compiled_file
+        line = frame.line + shift if frame.line and frame.file != self._compiled_file else frame.line
         lines = str(cell.get("text", "")).split("\n")
-        index = frame.line - 1 - (shift if is_compiled else 0)
-        has_source = frame.line and 0 <= index < len(lines)
-        source = redact.mask_text(lines[index].strip()[:_MAX_LINE_LENGTH]) if has_source else ""
-        request = _REQUEST_CELL.fullmatch(frame.file)
-        label = str(cell.get("label") or (f"{request[1][:1].upper()}{request[1][1:]}" if request else frame.file))
-        line = frame.line + shift if frame.line and not is_compiled else frame.line
-        count = _EXECUTION_COUNT.search(label)
-        return replace(frame, kind="cell", label=label, line=line, source=source, cell=int(count[1]) if count else None)
-
-
-def _make_prefix(folder: object) -> str:
-    return f"{folder}/" if folder else "\0"  # no path begins with \0
+        has_source = line and 0 <= line - 1 - shift < len(lines)
+        source = redact.mask_text(lines[line - 1 - shift].strip()[:_MAX_LINE_LENGTH]) if has_source else ""
+        label = str(cell.get("label") or (f"{request[1].upper()}{request[2]}" if request else frame.file))
+        return replace(frame, kind="cell", label=label, line=line, source=source, cell=cell.get("cell"))
 
 
 def read_sources(
@@ -216,15 +188,14 @@ def read_sources(
     excerpts: dict[str, dict[str, str]] = {}
     linecache.checkcache()
     for text, rank_info in texts:
-        labeler, code = FrameLabeler(payload, rank_info, {}), _make_prefix(rank_info.get("code"))
-        for frame in (frame for thread in parse(text) for frame in labeler.label_thread(thread, main=False).frames):
+        labeler = FrameLabeler(payload, rank_info, {})
+        for frame in (frame for thread in parse(text) for frame in thread.frames):
             # Modules that were sent with the job are in its folder.
-            path = folder.code / frame.file[len(code) :] if frame.file.startswith(code) else Path(frame.file)
-            with contextlib.suppress(OSError, ValueError):
-                if frame.kind != "user" or path.suffix != ".py" or path.stat().st_size > _MAX_SOURCE_BYTES:
-                    continue
-                if line := linecache.getline(str(path), frame.line).strip():
-                    excerpts.setdefault(frame.file, {})[str(frame.line)] = line[:_MAX_LINE_LENGTH]
+            path = Path(frame.file.replace(labeler.code, f"{folder.code}/"))
+            # Path.is_file may raise PermissionError.
+            is_source = labeler.classify(frame.file) == "user" and os.path.isfile(path)  # noqa: PTH113
+            if is_source and path.suffix == ".py" and (line := linecache.getline(str(path), frame.line).strip()):
+                excerpts.setdefault(frame.file, {})[str(frame.line)] = line[:_MAX_LINE_LENGTH]
     return excerpts
 
 
@@ -294,15 +265,13 @@ class StackSnapshot:
     def groups(self) -> tuple[RankGroup, ...]:
         """Return groups of ranks at the same position, smallest first; waiting groups last among equally large ones."""
         by_position: dict[object, list[int]] = {}
-        for rank in sorted(self.ranks):
-            main = self.ranks[rank].main
-            call, library = main.user_frame, [(frame.file, frame.function) for frame in main.library_frames[:1]]
-            position = (call and (call.file, call.line), main.awaited_call or tuple(library))
-            by_position.setdefault(position, []).append(rank)
+        for rank, stacks in sorted(self.ranks.items()):
+            call, library = stacks.main.user_frame, stacks.main.library_frames[:1]
+            operation = stacks.main.awaited_call or tuple((frame.file, frame.function) for frame in library)
+            by_position.setdefault((call and (call.file, call.line), operation), []).append(rank)
         groups = [RankGroup(tuple(ranks), self.ranks[ranks[0]].main) for ranks in by_position.values()]
         # Of two otherwise equal groups, the one with the lower ranks comes last, because the last one is the reference.
-        groups.sort(key=lambda group: (len(group.ranks), bool(group.thread.awaited_call), -group.ranks[0]))
-        return tuple(groups)
+        return tuple(sorted(groups, key=lambda g: (len(g.ranks), bool(g.thread.awaited_call), -g.ranks[0])))
 
     @property
     def outliers(self) -> tuple[int, ...]:
@@ -312,19 +281,17 @@ class StackSnapshot:
     @property
     def sentence(self) -> str:
         """Where the ranks are and which ranks they wait for, as a clause without a period, or "" without stacks."""
-        groups = self.groups()
-        awaited = ("", "it", "them")[min(2, len(self.outliers))]
-        if any(group.thread.awaited_call for group in groups[:-1]):
-            awaited = ""  # they wait in different operations
+        groups, outliers = self.groups(), len(self.outliers)
         clauses = [f"{format_ranks(sorted(self.missing))} sent no stacks"] if self.missing else []
         for group in groups:
             call, is_single = group.thread.awaited_call, len(group.ranks) == 1
             verb = ("waits" if is_single else "wait") if call else ("is" if is_single else "are")
-            suffix = f" for {awaited}" if call and awaited and group is groups[-1] else ""
-            clauses.append(f"{format_ranks(group.ranks)} {verb}{suffix} in {group.position}")
-        if len(clauses) < 2:
-            return "".join(clauses)
-        return f"{', '.join(clauses[:-1][:3])}{', ...' if len(clauses) > 4 else ''}, while {clauses[-1]}"
+            # If other ranks wait in different operations, the last group waits for none of them in particular.
+            if outliers and group is groups[-1] and call and not any(g.thread.awaited_call for g in groups[:-1]):
+                verb += " for it" if outliers == 1 else " for them"
+            clauses.append(f"{format_ranks(group.ranks)} {verb} in {group.position}")
+        others = ", ".join([*clauses[:-1][:3], *(["..."] if len(clauses) > 4 else [])])
+        return f"{others}, while {clauses[-1]}" if others else "".join(clauses)
 
 
 def get_path(folder: JobFolder, number: int) -> Path:
@@ -349,44 +316,36 @@ def read(folder: JobFolder, number: int | None = None) -> StackSnapshot | None:
 
 
 def parse_snapshot(number: int, data: Mapping[str, Any], code: Mapping[str, Any]) -> StackSnapshot:
-    """Parse the content of a snapshot; ``code`` is the job's payload.
-
-    Raises LookupError, TypeError, ValueError, AttributeError.
-    """
-    lines = data.get("sources") or {}
-    operations, locators = {}, {}
-    for rank, report in (data.get("collectives") or {}).items():
-        operations[int(rank)], rank_info = collectives.parse_report(report)
-        locators[int(rank)] = FrameLabeler(code, rank_info, lines).locate
-    items = {int(rank): item for rank, item in data["ranks"].items()}
+    """Parse a snapshot; ``code`` is the job's payload. Raises LookupError, TypeError, ValueError, AttributeError."""
+    sources, operations, lines = data.get("sources") or {}, {}, {}
+    for key, report in (data.get("collectives") or {}).items():
+        operations[int(key)], rank_info = collectives.parse_report(report)
+        calls = [Frame(*call) for operation in operations[int(key)][:1] for call in operation.frames]
+        thread = FrameLabeler(code, rank_info, sources).label_thread(Thread("", tuple(calls)), main=True)
+        lines[int(key)] = thread.user_frame.location if thread.user_frame is not None else ""
     ended = {int(rank): str(state) for rank, state in (data.get("ended") or {}).items()}
     missing = {int(rank): str(reason) for rank, reason in (data.get("missing") or {}).items()}
-    states = {rank: ended.get(rank, "") for rank in {*items, *missing, *operations, *ended}}
-    last_calls = collectives.group_ranks(operations, states, locators)
+    states = {int(rank): "" for rank in data["ranks"]} | dict.fromkeys((*missing, *operations), "") | ended
+    last_calls = collectives.group_ranks(operations, states, lines)
     waiting = {rank: call.title for call in last_calls if call.state == "waiting" for rank in call.ranks}
     ranks, positions = {}, {}
-    for rank, item in sorted(items.items()):
-        threads = _parse_threads(item, FrameLabeler(code, item.get("about") or {}, lines), waiting.get(rank, ""))
+    for rank, item in sorted((int(key), item) for key, item in data["ranks"].items()):
+        labeler, threads = FrameLabeler(code, item.get("about") or {}, sources), parse(str(item["text"]))
+        # CPython lists the newest thread first, so the main thread comes last.
+        ident = (item.get("about") or {}).get("main")
+        main = next((thread for thread in threads if thread.ident == ident), threads[-1] if threads else None)
+        labeled = [labeler.label_thread(thread, main=thread is main) for thread in threads]
+        labeled.sort(key=lambda thread: not thread.main)
+        if labeled and any("/torch/" in frame.file for frame in labeled[0].library_frames):
+            labeled[0] = replace(labeled[0], collective=waiting.get(rank, ""))
         details = {name: item.get(name) for name in ("pid", "step", "silent")}
-        host, state = str(item.get("host") or ""), str(item.get("state") or "")
-        stacks = ranks[rank] = RankStacks(rank, threads, host=host, state=state, text=str(item["text"]), **details)
-        frame = stacks.main.user_frame
-        if frame is not None and not stacks.main.awaited_call:
+        details |= {name: str(item.get(name) or "") for name in ("host", "state", "text")}
+        ranks[rank] = RankStacks(rank, tuple(labeled), **details)
+        frame = ranks[rank].main.user_frame
+        if frame is not None and not ranks[rank].main.awaited_call:
             positions[rank] = f"{frame.location} ({frame.source})" if frame.source else frame.location
     finding = None if "raised" in ended.values() else collectives.explain(last_calls, operations, positions)
     return StackSnapshot(number, float(data["t"]), str(data.get("why", "request")), ranks, missing, last_calls, finding)
-
-
-def _parse_threads(item: Mapping[str, Any], labeler: FrameLabeler, awaited_call: str) -> tuple[Thread, ...]:
-    """Return the labeled threads of one rank, the main one first."""
-    threads, main = parse(str(item["text"])), str((item.get("about") or {}).get("main") or "")
-    if threads and all(thread.ident != main for thread in threads):
-        main = threads[-1].ident  # CPython lists the newest thread first, so the main thread comes last
-    labeled = [labeler.label_thread(thread, main=thread.ident == main) for thread in threads]
-    labeled.sort(key=lambda thread: not thread.main)
-    if labeled and any("/torch/" in frame.file for frame in labeled[0].library_frames):
-        labeled[0] = replace(labeled[0], collective=awaited_call)
-    return tuple(labeled)
 
 
 def read_payload(folder: JobFolder) -> dict[str, Any]:

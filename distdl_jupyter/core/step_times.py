@@ -10,7 +10,7 @@ microseconds.
 
 A collective operation ends on all ranks at about the same time, so the rank with the shortest wait was the last to
 enter it. This shortest wait is the cost of the operation itself (``communication``); the rest of a rank's wait is spent
-on the slowest rank (``waiting``). The clocks of ranks are not compared.
+on the slowest rank (``waiting``).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import functools
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from distdl_jupyter.core import events
@@ -32,27 +32,20 @@ Record = list[int]
 PARTS = ("data", "compute", "communication", "rest", "waiting")
 #: Minimum number of measured steps for a straggler: with fewer, chance decides which rank is late.
 _MIN_STEPS = 15
-#: Minimum delay by a straggler as a share of its mean step.
-_MIN_SHARE = 0.05
-#: Minimum delay by a straggler in seconds.
-_MIN_SECONDS = 0.0005
-#: Minimum delay by a straggler as a multiple of the standard error.
-_MIN_SIGMA = 4.0
-#: Minimum length of a pause in seconds. Pauses vary too much for a test of the mean.
-_MIN_PAUSE_SECONDS = 0.1
-#: Minimum length of a pause in mean steps.
-_MIN_PAUSE_STEPS = 3.0
-#: Minimum number of pauses of a straggler.
-_MIN_PAUSE_COUNT = 3
-#: Minimum ratio of a straggler's number of pauses to that of any other rank.
-_MIN_PAUSE_RATIO = 3
-#: Seconds in a microsecond.
-_MICRO = 1e-6
+#: Minimum delay by a straggler: as a share of its mean step, in seconds, and as a multiple of the standard error.
+_MIN_SHARE, _MIN_SECONDS, _MIN_SIGMA = 0.05, 0.0005, 4.0
+#: Minimum length of a pause in seconds and in mean steps. Pauses vary too much for a test of the mean.
+_MIN_PAUSE_SECONDS, _MIN_PAUSE_STEPS = 0.1, 3.0
+#: Minimum number of pauses of a straggler, and its minimum ratio to the pauses of any other rank.
+_MIN_PAUSE_COUNT, _MIN_PAUSE_RATIO = 3, 3
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The mean step of one record of one rank, in seconds. It covers ``steps`` steps from ``step`` onwards."""
+    """The mean step of one rank, in seconds. It covers ``steps`` steps from ``step`` onwards.
+
+    ``samples`` is the number of samples in a step, or their sum in the mean of a whole job.
+    """
 
     rank: int
     attempt: int
@@ -65,22 +58,7 @@ class StepTime:
     communication: float
     rest: float
     samples: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class RankTime:
-    """The mean step of one rank, in seconds. ``samples`` and ``steps`` are totals of the whole job."""
-
-    rank: int
-    host: str
-    steps: int
-    seconds: float
-    data: float
-    compute: float
-    waiting: float
-    communication: float
-    rest: float
-    samples: int = 0
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,27 +109,32 @@ class StepTimes:
     why: str = ""
     ended: bool = False
 
-    def ranks(self) -> list[RankTime]:
+    def ranks(self) -> list[StepTime]:
         """Return the mean step of each rank, in order of ranks, without the first step, which includes setup."""
         return self._means
 
     @functools.cached_property
-    def _means(self) -> list[RankTime]:
+    def _means(self) -> list[StepTime]:
         by_rank: dict[int, list[StepTime]] = defaultdict(list)
-        for row in _drop_first(self.rows):
+        for row in self._rows_without_setup:
             by_rank[row.rank].append(row)
         means = []
-        for rank, rows in sorted(by_rank.items()):
-            steps, samples = sum(row.steps for row in rows), sum(row.samples * row.steps for row in rows)
+        for _, rows in sorted(by_rank.items()):
+            steps = sum(row.steps for row in rows)
             parts = {part: sum(getattr(row, part) * row.steps for row in rows) / steps for part in ("seconds", *PARTS)}
-            means.append(RankTime(rank, self.hosts.get(rank, ""), steps, **parts, samples=round(samples)))
+            first, samples = rows[0], round(sum(row.samples * row.steps for row in rows))
+            means.append(replace(first, steps=steps, **parts, samples=samples))
         return means
+
+    @property
+    def _rows_without_setup(self) -> list[StepTime]:
+        return [row for row in self.rows if row.step] or self.rows
 
     @property
     def samples_per_second(self) -> float | None:
         """The samples per second of all ranks, or None if their number is unknown."""
-        means = [mean for mean in self._means if mean.samples and mean.seconds]
-        return sum(mean.samples / (mean.steps * mean.seconds) for mean in means) if means else None
+        rates = [mean.samples / (mean.steps * mean.seconds) for mean in self._means if mean.samples and mean.seconds]
+        return sum(rates) if rates else None
 
     @property
     def own_share(self) -> float | None:
@@ -169,47 +152,35 @@ class StepTimes:
     def straggler(self) -> Straggler | None:
         """The rank that the others wait for most, or None if no rank is significantly slower than the others."""
         means = {mean.rank: mean for mean in self._means}
-        if len(means) < 2 or not self.has_enough_steps:
-            return None
         #: By rank, for each record: the delay relative to the median of the others, and the number of steps.
         delays: dict[int, list[tuple[float, int]]] = defaultdict(list)
-        for _, group in itertools.groupby(_drop_first(self.rows), key=lambda row: (row.attempt, row.step, row.steps)):
-            rows = sorted(group, key=lambda row: row.waiting)
-            wait_times = [row.waiting for row in rows]
-            for index, row in enumerate(rows if len(rows) == len(means) else ()):
-                median = _find_median(wait_times[:index] + wait_times[index + 1 :])
+        groups = itertools.groupby(self._rows_without_setup, key=lambda row: (row.attempt, row.step, row.steps))
+        for rows in (sorted(group, key=lambda row: row.waiting) for _, group in groups):
+            waits = [row.waiting for row in rows]
+            for index, row in enumerate(rows if 1 < len(rows) == len(means) else ()):
+                median = _find_median(waits[:index] + waits[index + 1 :])
                 delays[row.rank].append((median - row.waiting, row.steps))
-        if not delays:
+        if not delays or not self.has_enough_steps:
             return None
-        rank = max(delays, key=lambda candidate: _average_weighted(delays[candidate]))
-        seconds, step = _average_weighted(delays[rank]), means[rank].seconds
+        mean_delays = {rank: _average(values) for rank, values in delays.items()}
+        rank = max(mean_delays, key=mean_delays.__getitem__)
+        seconds, step = mean_delays[rank], means[rank].seconds
         pauses = _find_pauses(delays, rank, max(_MIN_PAUSE_SECONDS, _MIN_PAUSE_STEPS * (step - seconds)))
-        variance = _average_weighted([((delay - seconds) ** 2, steps) for delay, steps in delays[rank]])
-        is_clear = bool(pauses) or seconds >= _MIN_SIGMA * math.sqrt(variance / len(delays[rank]))
+        variance = _average([((delay - seconds) ** 2, steps) for delay, steps in delays[rank]])
+        is_clear = pauses or seconds >= _MIN_SIGMA * math.sqrt(variance / len(delays[rank]))
         if seconds < max(_MIN_SECONDS, _MIN_SHARE * step) or not is_clear:
             return None
-
-        def get_excess(part: str) -> float:
+        excess = {}
+        for part in _CAUSES:
             others = sorted(getattr(mean, part) for mean in means.values() if mean.rank != rank)
-            return float(getattr(means[rank], part) - _find_median(others))
-
-        return Straggler(
-            rank,
-            self.hosts.get(rank, ""),
-            max(_CAUSES, key=get_excess),
-            seconds,
-            percent=100 * seconds / step,
-            pauses=len(pauses),
-            pause_seconds=_average(pauses) if pauses else 0.0,
-            ended=self.ended,
-        )
+            excess[part] = getattr(means[rank], part) - _find_median(others)
+        cause, percent = max(excess, key=excess.__getitem__), 100 * seconds / step
+        pause_seconds = sum(pauses) / max(1, len(pauses))
+        return Straggler(rank, means[rank].host, cause, seconds, percent, len(pauses), pause_seconds, self.ended)
 
 
 def _find_pauses(delays: Mapping[int, Sequence[tuple[float, int]]], rank: int, min_seconds: float) -> list[float]:
-    """Return the delays of a rank that exceed its median by at least ``min_seconds`` per record.
-
-    Empty if they do not explain most of its lateness, or if other ranks also pause.
-    """
+    """Return the long delays of a rank, or [] if they do not explain most of its lateness or others pause too."""
     pauses: dict[int, list[float]] = {}
     for other, values in delays.items():
         median = _find_median(sorted(delay for delay, _ in values))
@@ -231,34 +202,26 @@ class StepTimesReader:
     """Reads a job's steps while they are written: all records, or the newest ``max_records``."""
 
     def __init__(self, path: Path, max_records: int | None = None) -> None:
-        self._path, self._max_records, self._cursor = path, max_records, 0
+        self._path, self._max_records = path, max_records
+        #: Number of bytes read.
+        self.cursor = 0
+        #: By attempt, first step and number of steps, the record of each rank.
         self._records: dict[tuple[int, int, int], dict[int, Record]] = {}
         #: The ranks of each attempt.
         self._ranks: dict[int, set[int]] = defaultdict(set)
-        #: The reports read so far: a supervisor that takes over may write some of them twice.
-        self._keys: set[tuple[int, int, int]] = set()
-
-    @property
-    def count(self) -> int:
-        """The number of reports read so far."""
-        return len(self._keys)
 
     def read(self) -> bool:
         """Read new reports; return False if there are none."""
-        count_before = self.count
-        batch, self._cursor = events.read_all(self._path, self._cursor)
+        batch, self.cursor = events.read_all(self._path, self.cursor)
         for event in batch:
-            if event["type"] != "steps" or (key := (event["attempt"], event["rank"], event["first"])) in self._keys:
-                continue
-            self._keys.add(key)
-            attempt, rank, first = key
-            self._ranks[attempt].add(rank)
-            for index, record in enumerate(event["records"]):
-                self._records.setdefault((attempt, first + index * event["size"], event["size"]), {})[rank] = record
-            if self._max_records is not None:
-                for old in sorted(self._records)[: -self._max_records]:
-                    del self._records[old]
-        return self.count > count_before
+            if event["type"] == "steps":
+                attempt, rank, first, size = (event[name] for name in ("attempt", "rank", "first", "size"))
+                self._ranks[attempt].add(rank)
+                for index, record in enumerate(event["records"]):
+                    self._records.setdefault((attempt, first + index * size, size), {})[rank] = record
+        for old in sorted(self._records)[: -self._max_records] if batch and self._max_records else ():
+            del self._records[old]
+        return bool(batch)
 
     def get_times(self, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:
         """Return the steps read so far, in order of attempts, steps and ranks.
@@ -271,43 +234,31 @@ class StepTimesReader:
             for key, by_rank in records
             if len(by_rank) >= len(self._ranks[key[0]]) or all(len(record) == HEAD_SIZE for record in by_rank.values())
         ]
-        rows = [row for key, by_rank in complete or records for row in _compare_ranks(*key, by_rank)]
+        rows = []
+        for (attempt, step, size), by_rank in complete or records:
+            blocked = {rank: record[HEAD_SIZE:] for rank, record in by_rank.items()}
+            if len({len(durations) for durations in blocked.values()}) > 1:
+                # One rank waited more often than another: compare only the sums.
+                blocked = {rank: [sum(durations)] for rank, durations in blocked.items()}
+            shortest = sum(min(column) for column in zip(*blocked.values(), strict=True))
+            for rank, (seconds, data, rest, samples, *_) in sorted(by_rank.items()):
+                waited = sum(blocked[rank])
+                parts = {"seconds": seconds, "data": data, "compute": max(0, seconds - data - waited - rest)}
+                parts |= {"rest": rest, "waiting": waited - shortest, "communication": shortest}
+                means = {name: microseconds / 1e6 / size for name, microseconds in parts.items()}
+                host = (hosts or {}).get(rank, "")
+                rows.append(StepTime(rank, attempt, step, size, **means, samples=samples / size, host=host))
         return StepTimes(rows, hosts or {}, ended=ended)
 
 
-def _compare_ranks(attempt: int, step: int, size: int, records: dict[int, Record]) -> Iterable[StepTime]:
-    """Yield the rows of one record of all ranks."""
-    blocked = {rank: record[HEAD_SIZE:] for rank, record in records.items()}
-    if len({len(durations) for durations in blocked.values()}) > 1:
-        # One rank waited more often than another: compare only the sums.
-        blocked = {rank: [sum(durations)] for rank, durations in blocked.items()}
-    shortest = sum(min(column) for column in zip(*blocked.values(), strict=True))
-    for rank, record in sorted(records.items()):
-        seconds, data, rest, samples, *_ = record
-        waited = sum(blocked[rank])
-        parts = {"seconds": seconds, "data": data, "compute": max(0, seconds - data - waited - rest), "rest": rest}
-        parts |= {"waiting": waited - shortest, "communication": shortest}
-        means = {name: microseconds * _MICRO / size for name, microseconds in parts.items()}
-        yield StepTime(rank, attempt, step, size, **means, samples=samples / size)
-
-
-def _drop_first(rows: Sequence[StepTime]) -> Iterable[StepTime]:
-    """Return the rows without the first step of each attempt, or all rows if there are no others."""
-    return [row for row in rows if row.step] or rows
-
-
 # These replace the statistics module, because importing it takes longer than importing this whole package.
-
-
-def _average(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def _find_median(ordered: Sequence[float]) -> float:
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
-def _average_weighted(values: Sequence[tuple[float, int]]) -> float:
+def _average(values: Sequence[tuple[float, int]]) -> float:
     return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
 
 
@@ -322,11 +273,12 @@ MAX_EFFICIENCY = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ScalingPoint:
     """A short run of a scaling study: its ``rate`` in samples per second with the standard ``error``.
 
     ``busy``, ``communication`` and ``waiting`` are seconds of the mean step, medians over ranks. ``batch`` is the
     number of samples of all ranks per step. If the samples are unknown, ``rate`` and ``batch`` count batches.
+    ``backend``, ``processes`` and ``nodes`` are set when the run becomes a point of a study.
     """
 
     rate: float
@@ -337,6 +289,9 @@ class Run:
     batch: float
     steps: int
     counts_samples: bool = True
+    backend: str = ""
+    processes: int = 0
+    nodes: int = 0
 
     @property
     def seconds(self) -> float:
@@ -348,7 +303,7 @@ class Run:
         return state is State.COMPLETED or (state is State.CANCELED and self.seconds >= seconds)
 
 
-def measure_run(times: StepTimes) -> Run | None:
+def measure_run(times: StepTimes) -> ScalingPoint | None:
     """Return the throughput of a job without its warm-up steps, or None if there are too few steps."""
     by_step: dict[int, list[StepTime]] = {}
     for row in times.rows:
@@ -362,15 +317,14 @@ def measure_run(times: StepTimes) -> Run | None:
     counts_samples = all(row.samples for record in records for row in record)
     # In a long training, a record covers several steps.
     amounts = [sum(row.samples if counts_samples else 1.0 for row in record) * record[0].steps for record in records]
-    durations = [_average([row.seconds for row in record]) * record[0].steps for record in records]
-    rate = sum(amounts) / sum(durations)
+    durations = [sum(row.seconds for row in record) / ranks * record[0].steps for record in records]
     borders = [len(amounts) * index // _BLOCK_COUNT for index in range(_BLOCK_COUNT + 1)]
     blocks = [slice(*border) for border in itertools.pairwise(borders)]
     rates = [sum(amounts[block]) / sum(durations[block]) for block in blocks if durations[block]]
-    mean_rate, count = _average(rates), len(rates)
+    rate, mean_rate, count = sum(amounts) / sum(durations), sum(rates) / len(rates), len(rates)
     variance = math.fsum((value - mean_rate) ** 2 for value in rates) / max(1, count - 1)
     means = StepTimes([row for record in records for row in record]).ranks()
-    return Run(
+    return ScalingPoint(
         rate=rate, error=math.sqrt(variance / count) if count > 1 else rate,
         busy=_find_median(sorted(mean.data + mean.compute + mean.rest for mean in means)),
         communication=_find_median(sorted(mean.communication for mean in means)),
@@ -384,15 +338,6 @@ def describe_too_few_steps(name: str) -> str:
     return f"{name} made too few steps to measure. An optimizer must make at least {WARM_UP_STEPS + MIN_STEPS} steps."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingPoint(Run):
-    """The run of one backend with one number of processes."""
-
-    backend: str
-    processes: int
-    nodes: int
-
-
 def compute_efficiency(first: tuple[int, float], other: tuple[int, float]) -> float | None:
     """Return the rate per process relative to the first run, both as (processes, rate).
 
@@ -400,28 +345,3 @@ def compute_efficiency(first: tuple[int, float], other: tuple[int, float]) -> fl
     """
     ratio = (other[1] / other[0]) / (first[1] / first[0])
     return ratio if ratio <= MAX_EFFICIENCY else None
-
-
-@dataclass(slots=True)
-class Scaling:
-    """The points of each backend in order of processes."""
-
-    name: str = ""
-    points: list[ScalingPoint] = field(default_factory=list)
-
-    @property
-    def backends(self) -> list[str]:
-        """The backends in the requested order."""
-        return list(dict.fromkeys(point.backend for point in self.points))
-
-    def of(self, backend: str) -> list[ScalingPoint]:
-        """Return the points of a backend, the fewest processes first."""
-        return sorted((point for point in self.points if point.backend == backend), key=lambda point: point.processes)
-
-    def efficiency(self, point: ScalingPoint) -> float | None:
-        """Return the rate per process relative to the point with the fewest processes, which is 1.
-
-        None if the two runs are not comparable.
-        """
-        first = self.of(point.backend)[0]
-        return compute_efficiency((first.processes, first.rate), (point.processes, point.rate))

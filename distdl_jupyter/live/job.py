@@ -202,7 +202,7 @@ class LiveJob:
     def get_resources_key(self) -> str:
         """Return the key of the current resource usage and step times, or "" if there are none."""
         with self._lock:
-            samples, steps = self._open_reader.resources.count, self._open_reader.steps.count
+            samples, steps = self._open_reader.resources.cursor, self._open_reader.steps.cursor
         return f"{samples} {steps} {self.has_ended}" if samples or steps else ""
 
     def encode_resources(self, key: str) -> WireMessage:

@@ -111,7 +111,7 @@ def finish(job: Job) -> Job | None:
         return None
     check, name = {**job.spec.check, "replay": str(job.folder.path)}, f"{job.name} on one process"[-120:]
     single_run = client.relaunch(job, check=check, node_count=1, process_count_per_node=1, name=name)
-    files.write_json(correctness.get_single_run_file(job.folder.path), {"single": single_run.id})
+    files.write_json(job.folder.path / correctness.SINGLE_RUN_FILE, {"single": single_run.id})
     _wait(single_run)
     return single_run
 

@@ -12,7 +12,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.options import ALIASES, TOTAL_NAMES
 from distdl_jupyter.core.spec import Group
-from distdl_jupyter.core.step_times import WARM_UP_STEPS, Run, ScalingPoint, describe_too_few_steps, measure_run
+from distdl_jupyter.core.step_times import WARM_UP_STEPS, ScalingPoint, describe_too_few_steps, measure_run
 from distdl_jupyter.core.store import JobFolder, JobStore, create_id
 from distdl_jupyter.jobs import client, job_list, rerun, study_rows
 from distdl_jupyter.node.processes import has_ended, make_mark
@@ -236,7 +236,7 @@ def _end_runs(study: str) -> None:
                 job.remove()
 
 
-def _measure(job: Job, seconds: float) -> Run:
+def _measure(job: Job, seconds: float) -> ScalingPoint:
     """Follow a job until it is measured, and stop it. Raises JobFailed, InvalidSpec."""
     reader = step_times.StepTimesReader(job.folder.steps)
     try:
@@ -265,7 +265,7 @@ def _measure(job: Job, seconds: float) -> Run:
     return result
 
 
-def _is_enough(result: Run | None, seconds: float) -> bool:
+def _is_enough(result: ScalingPoint | None, seconds: float) -> bool:
     if result is None:
         return False
     return result.seconds >= seconds and (
@@ -307,7 +307,7 @@ class _StudyRun:
     """One job of a study; ``run`` is None until it has made enough steps."""
 
     row: JobRow
-    run: Run | None
+    run: ScalingPoint | None
     straggler: Straggler | None
     #: Whether it was measured completely.
     is_whole: bool
@@ -324,9 +324,7 @@ def scaling(id: str = "") -> ScalingStudy:  # noqa: A002 - like all calls that t
     spec = JobStore().get_folder(listed[0].row.id).read_spec()
     assert spec.group is not None
     runs = _read_runs(listed, spec.group)
-    study = ScalingStudy(spec.group.name, _make_points(runs))
-    study.info = _make_info(spec, runs)
-    return study
+    return ScalingStudy(spec.group.name, _make_points(runs), _make_info(spec, runs))
 
 
 def _list_jobs(id_: str) -> list[ListedJob]:
@@ -354,12 +352,12 @@ def _read_runs(listed: Sequence[ListedJob], group: Group) -> list[_StudyRun]:
 
 
 @functools.lru_cache(maxsize=512)
-def _read_ended_steps(path: str) -> tuple[Run | None, Straggler | None]:
+def _read_ended_steps(path: str) -> tuple[ScalingPoint | None, Straggler | None]:
     """Return the measurements of an ended job, which are final."""
     return _read_steps(JobFolder(Path(path)))
 
 
-def _read_steps(folder: JobFolder) -> tuple[Run | None, Straggler | None]:
+def _read_steps(folder: JobFolder) -> tuple[ScalingPoint | None, Straggler | None]:
     times = step_times.read(folder.steps)
     run = measure_run(times) if times.rows else None
     if run is None:
@@ -375,7 +373,7 @@ def _make_points(runs: Sequence[_StudyRun]) -> list[ScalingPoint]:
     for job in sorted(runs, key=lambda job: job.is_whole):
         if job.run is not None:
             backend, processes, nodes = job.key
-            points[job.key] = ScalingPoint(backend=backend, processes=processes, nodes=nodes, **asdict(job.run))
+            points[job.key] = replace(job.run, backend=backend, processes=processes, nodes=nodes)
     return [points[key] for key in dict.fromkeys(job.key for job in runs) if key in points]
 
 

@@ -11,7 +11,7 @@ from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.humanize import clock, count, number, plural, printable, ranks
 from distdl_jupyter.core.profiles import Operator, Profile, ProfiledRank
-from distdl_jupyter.core.step_times import PARTS, RankTime, StepTime, StepTimes, Straggler
+from distdl_jupyter.core.step_times import PARTS, StepTime, StepTimes, Straggler
 from distdl_jupyter.views.stacks import group_by_reason
 from distdl_jupyter.views.wire import from_fields
 
@@ -38,7 +38,7 @@ class JobTime:
     samples_per_second: float | None
     own_share: float | None
     straggler: Straggler | None
-    ranks: tuple[RankTime, ...]
+    ranks: tuple[StepTime, ...]
     steps: tuple[StepTime, ...]
 
 

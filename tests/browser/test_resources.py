@@ -35,7 +35,7 @@ def sample(node: int, second: int, t: float) -> dict[str, Any]:
     own = {rank: (4.2 + (10.4 * second / 90 if rank == 3 else 0)) * GB for rank in (2 * node, 2 * node + 1)}
     network = (116 if node else 9) * 1e6
     disk = {"disk_read": 2e6, "disk_written": 1e6}
-    memory = {"memory": sum(own.values()) - 4 * GB, "limit": 16 * GB}
+    memory = {"memory": sum(own.values()) - 4 * GB, "limit": 14.5 * GB}
     return {
         "t": t,
         "node": {"cpu": 180.0, **memory, **disk, "received": network, "sent": 1e6},
@@ -44,13 +44,13 @@ def sample(node: int, second: int, t: float) -> dict[str, Any]:
     }
 
 
-def test_the_job_page_shows_each_rank_and_names_the_one_that_runs_out_of_memory(
+def test_the_job_page_shows_each_rank_and_names_the_one_that_fills_the_memory(
     shared_page: Book, told: Callable[[str], Recording]
 ) -> None:
     story = told("running")
     write_samples(story.folder.resources, 85, until=time.time())
     page = shared_page.open_job(story.id)
-    warning = page.get_by_role("status").filter(has_text="Rank 3 on gpu2 will run out of memory in about")
+    warning = page.get_by_role("status").filter(has_text="The memory on gpu2 is")
     expect(warning).to_be_visible()
     rows = page.get_by_role("table").locator("tbody tr")
     expect(rows.nth(3)).to_contain_text("14 GB")

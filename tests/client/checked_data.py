@@ -1,7 +1,6 @@
 """Training on two ranks whose data is divided in several ways, or not, and whose gradients are accumulated."""
 
 import contextlib
-import random
 
 
 def trains(data, *, join=False, workers=0, epochs=3):
@@ -35,12 +34,6 @@ def file_of_rank(rank, _size):
 
 def uneven(rank, _size):
     return samples(0)[:16] if rank == 0 else samples(0)[16:]
-
-
-def shuffled(rank, _size):
-    everything = samples(0)
-    random.Random(rank).shuffle(everything)
-    return everything
 
 
 def stream(_rank, _size):

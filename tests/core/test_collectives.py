@@ -17,7 +17,7 @@ def called(operation, number, *, sizes=([3],), dtype="float", waiting=True, grou
 def explained(reports, states=None, stands=None):
     states = dict.fromkeys(reports, "") | (states or {})
     reports = {rank: collectives.parse_report({"operations": operations})[0] for rank, operations in reports.items()}
-    places = dict.fromkeys(reports, lambda frames: "In [7], line 12")
+    places = dict.fromkeys(reports, "In [7], line 12")
     table = collectives.group_ranks(reports, states, places)
     return table, collectives.explain(table, reports, stands or {})
 

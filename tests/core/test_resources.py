@@ -76,24 +76,6 @@ def test_memory_that_is_nearly_full_names_the_rank_that_uses_most(fold):
     assert marks[0].text == ("The memory on gpu2 is 96 % full (600 MB of 16 GB free). Rank 3 uses the most, 14 GB.")
 
 
-def test_memory_that_runs_towards_its_limit_names_the_rank_that_grows(fold):
-    grows = [sample(t, {2: [1.0, 2 * GB], 3: [1.0, (1 + t / 10) * GB]}, memory=(4 + t / 10) * GB) for t in range(40)]
-    _, marks = fold(grows)
-    assert [(mark.kind, mark.rank) for mark in marks] == [("memory", 3)]
-    assert marks[0].text.startswith(
-        "Rank 3 on gpu2 will run out of memory in about 1 min 21 s if its memory keeps growing by "
-    )
-    others = [sample(t, {3: [1.0, (1 + t / 40) * GB]}, memory=(9 + t / 10) * GB) for t in range(40)]
-    assert fold(others)[1] == [], "other programs grow"
-    held = [sample(40 + t, {3: [1.0, 5 * GB]}, memory=8 * GB) for t in range(60)]
-    assert fold(grows + held)[1] == []
-
-
-def test_memory_that_grows_for_a_moment_or_hardly_is_no_mark(fold):
-    assert fold([sample(t, {3: [1.0, GB]}, memory=(4 + t) * GB) for t in range(5)])[1] == []
-    assert fold([sample(t, {3: [1.0, GB]}, memory=(4 + t / 1000) * GB) for t in range(60)])[1] == []
-
-
 def test_gpu_memory_that_grows_steadily_names_the_rank(fold):
     def of(memory):
         return fold([sample(t, {1: [99.0, GB]}, {1: [90, memory(t) * GB, 60]}) for t in range(70)])[1]
@@ -111,23 +93,16 @@ def test_gpu_memory_that_grows_steadily_names_the_rank(fold):
     assert fold(none)[1] == []
 
 
-def test_growing_tensors_are_told_from_memory_that_grows_without_them(fold):
-    def of(allocated, memory):
-        samples = [sample(t, {1: [99.0, GB]}, {1: [90, memory(t) * GB, 60]}) for t in range(70)]
-        book, marks = fold(samples, [{1: (allocated(t) * GB, 12 * GB)} for t in range(70)])
-        use = book.ranks[1][1]
-        assert (use.torch_allocated, use.torch_reserved) == pytest.approx((allocated(69) * GB, 12 * GB))
-        assert "torch_allocated" in book.curves.metrics
-        return [mark.text for mark in marks]
-
-    (tensors,) = of(lambda t: 2 + t / 20, lambda t: 12 + t / 20)
-    assert "The GPU memory of rank 1 on gpu2 grows by 50 MB per second" in tensors
-    assert "will be full in about 2 min 51 s" in tensors
-    assert tensors.endswith("loss.item().")
-    (others,) = of(lambda t: 2, lambda t: 12 + t / 20)
-    assert "The memory of its tensors does not grow" in others
-    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in others
-    assert of(lambda t: 2, lambda t: 12) == []
+def test_growing_gpu_memory_names_both_remedies_and_the_memory_of_tensors_is_kept(fold):
+    samples = [sample(t, {1: [99.0, GB]}, {1: [90, (12 + t / 20) * GB, 60]}) for t in range(70)]
+    book, (mark,) = fold(samples, [{1: (2 * GB, 12 * GB)} for _ in samples])
+    use = book.ranks[1][1]
+    assert (use.torch_allocated, use.torch_reserved) == pytest.approx((2 * GB, 12 * GB))
+    assert "torch_allocated" in book.curves.metrics
+    assert "The GPU memory of rank 1 on gpu2 grows by 50 MB per second" in mark.text
+    assert "will be full in about 2 min 51 s" in mark.text
+    assert "loss.item()" in mark.text
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in mark.text
 
 
 def test_a_gpu_that_idles_for_a_minute_is_named_and_one_that_was_busy_once_is_not(fold):

@@ -9,7 +9,6 @@ from distdl_jupyter.core.events import State
 from distdl_jupyter.core.step_times import (
     MIN_STEPS,
     WARM_UP_STEPS,
-    Scaling,
     ScalingPoint,
     StepTime,
     StepTimes,
@@ -106,7 +105,7 @@ def test_a_different_batch_is_named_as_the_reason():
 
 def test_up_to_a_tenth_above_the_ideal_rate_is_a_result():
     first = made(1)
-    shown = Scaling("train", [first, made(2, rate=2.16 * first.rate)])
+    shown = ScalingView("train", [first, made(2, rate=2.16 * first.rate)])
     assert shown.efficiency(shown.points[1]) == pytest.approx(1.08)
 
 

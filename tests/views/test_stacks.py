@@ -10,7 +10,7 @@ from distdl_jupyter.views.job_table import make_job_row
 from distdl_jupyter.views.stacks import StacksDisplay, make_job_stacks
 
 CELL = "/tmp/ipykernel_9/7.py"
-CODE = {"sources": {CELL: {"label": "In [7]", "text": "a\nb\nstep(a)\n", "first_line": 1}}}
+CODE = {"sources": {CELL: {"label": "In [7]", "cell": 7, "text": "a\nb\nstep(a)\n", "first_line": 1}}}
 HVD = "/v/lib/python3.11/site-packages/horovod/torch/mpi_ops.py"
 WORKER = '  File "/p/distdl_jupyter/worker/rank.py", line 88 in run'
 HEAD = "Current thread 0x01 (most recent call first):"
