@@ -19,22 +19,16 @@ from distdl_jupyter.core.humanize import count
 from distdl_jupyter.core.humanize import ranks as format_ranks
 from distdl_jupyter.worker.hooks.frameworks import JOIN_CALLS
 
-#: A stack frame: file, line and function.
-Call = tuple[str, int, str]
 _BUFFERS_CALLER = "DDP's broadcast of buffers"
 _BACKWARD_CALLER = "the backward pass"
-#: Library code that calls operations: file, function and description. The first entry that matches a frame is used.
-_CALLERS = (
-    ("torch/nn/parallel/distributed.py", "_sync_buffers", _BUFFERS_CALLER),
-    ("torch/autograd/graph.py", "_engine_run_backward", _BACKWARD_CALLER),
-)
+#: Functions of torch that call operations, and their descriptions.
+_CALLERS = {"_sync_buffers": _BUFFERS_CALLER, "_engine_run_backward": _BACKWARD_CALLER}
 _BUFFERS_REMEDY = (
     "A DDP model synchronizes its buffers on all ranks in each forward pass. Where only some ranks run it, such as in "
     "validation on rank 0, call model.eval() and use model.module."
 )
 _SAME_CALLS_REMEDY = (
-    "All ranks must make the same collective calls in the same order: move the call out of code that only some ranks "
-    "run."
+    "All ranks must make the same collective calls in the same order, so move the call out of code for some ranks."
 )
 _SHAPES_REMEDY = (
     "All ranks must pass tensors of the same shape and type: check for uneven data (drop_last=True) and for sizes that "
@@ -60,18 +54,17 @@ class Operation(msgspec.Struct, frozen=True):
     sizes: tuple[tuple[int, ...], ...]
     dtype: str
     waiting: bool
-    #: Newest first.
-    frames: tuple[Call, ...] = ()
+    #: File, line and function, newest first.
+    frames: tuple[tuple[str, int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
     """Ranks with the same last operation, or the same oldest unfinished one.
 
-    ``operation`` is "" if none is known. ``caller`` describes the library code that called it ("the backward pass").
-    ``number`` counts the operations of the process group ``group``. ``sizes`` are the tensor sizes ("[3, 4]").
-    ``state`` is waiting, done, or the state of ranks that have ended ("finished", "failed"). ``line`` is the line of
-    the user's code that called it ("In [7], line 12").
+    ``operation`` is "" if none is known. ``caller`` is the library code that called it ("the backward pass"), ``line``
+    the user's line ("In [7], line 12"). ``number`` counts the operations of ``group``, ``sizes`` are those of tensors
+    ("[3, 4]"). ``state`` is waiting, done, or the state of ranks that have ended ("finished", "failed").
     """
 
     ranks: tuple[int, ...]
@@ -145,8 +138,7 @@ def group_ranks(
         collective = Collective((), state=state)
         if report := reports.get(rank):
             newest = report[0]
-            callers = (title for file, name, title in _CALLERS for path, _, function in newest.frames
-                       if path.endswith(file) and function == name)  # fmt: skip
+            callers = (_CALLERS[name] for path, _, name in newest.frames if "/torch/" in path and name in _CALLERS)
             sizes = ", ".join(str(list(size)) for size in newest.sizes)
             dtype, line = newest.dtype if newest.sizes else "", lines.get(rank, "")
             status = state or ("waiting" if newest.waiting else "done")

@@ -30,14 +30,10 @@ from distdl_jupyter.core.errors import Level
 from distdl_jupyter.core.humanize import CodeBlock, Display, count, listing, plural
 
 Record = Mapping[str, Any]
-#: A step, the number of an optimizer, and the records of its step on all ranks.
-OptimizerStep = tuple[int, str, list[Record]]
 #: The file with the id of a check's single-process run: ``{"single": id}``.
 SINGLE_RUN_FILE = "check/single.json"
-#: Maximum relative difference of equal gradients (due to the order of summation).
-_TOLERANCE = 0.02
-#: The same in half precision.
-_HALF_TOLERANCE = 0.1
+#: Maximum relative difference of equal gradients (due to the order of summation), and the same in half precision.
+_TOLERANCE, _HALF_TOLERANCE = 0.02, 0.1
 #: Maximum relative difference of the gradients of two ranks that average them.
 _ROUNDING = 1e-5
 #: Minimum share of common samples for the samples of two ranks to count as the same.
@@ -244,7 +240,8 @@ class _Comparer:
             name: [step["batches"][name] for step in self._rank_0["steps"] if name in step["batches"]]
             for name in self._rank_0["loaders"]
         }
-        self._optimizer_steps: list[OptimizerStep] = [
+        #: A step, the number of an optimizer, and the records of its step on all ranks.
+        self._optimizer_steps: list[tuple[int, str, list[Record]]] = [
             (step, optimizer, [rank["steps"][step]["optimizers"][optimizer] for rank in ranks])
             for step in range(result.steps)
             for optimizer in self._rank_0["steps"][step]["optimizers"]
@@ -274,8 +271,6 @@ class _Comparer:
             self._left_out.append(f"The weights are sharded across ranks ({sharding}), so they were not compared.")
         else:
             self._compare_weights()
-
-    # samples ------------------------------------------------------------------------------------
 
     def _compare_data(self) -> None:
         """Compare the samples of the ranks, and their workers, random numbers and order."""
@@ -320,73 +315,65 @@ class _Comparer:
         for name, info in self._rank_0["loaders"].items():
             length, infos = info.get("samples"), [rank["loaders"].get(name, {}) for rank in self._ranks]
             # The samples at a few indices show whether the ranks have the same data set.
-            has_same_data = bool(info.get("read")) and all(
-                (other.get("samples"), other.get("read")) == (length, info["read"]) for other in infos
-            )
+            reads = [(other.get("samples"), other.get("read")) for other in infos]
+            has_same_data = info.get("read") and all(read == reads[0] for read in reads)
             size = max((len(batch["samples"]) for batch in self._batches[name]), default=0)
             is_whole = length and min(other.get("batches", 0) for other in infos) * size >= _MIN_COVERAGE * length
             if has_same_data and is_whole:
                 return name, f"each rank iterates over all {count(length)} samples in its own order", {}
         return None
 
-    # weights and gradients of the ranks -----------------------------------------------------------
-
     def _compare_weights(self) -> None:
         """Compare weights and gradients across ranks and with a single process."""
-        first_steps = [entry for entry in self._optimizer_steps if entry[0] == 0]
-        is_same_start = not self._find_unequal_weights("different-start", "before", first_steps)
+        is_same_start = is_averaged = True
+        for position, (step, optimizer, records) in enumerate(self._optimizer_steps):
+            line, spread = self._get_line(optimizer), self._describe_spread(optimizer, records, "gradients")
+            if step == 0 and is_same_start and _find_unequal(records, "before"):
+                is_same_start = False
+                self._add("different-start", line, step=step, **self._describe_spread(optimizer, records, "before"))
+            if spread["size"] > _ROUNDING:  # not if it is NaN
+                is_averaged = False
+                self._explain_gradients(position, spread)
+                break
+            if is_same_start and _find_unequal(records, "after"):
+                rates = listing([f"{rate:.4g}" for rate in sorted({record["rate"] for record in records})])
+                fields = self._describe_spread(optimizer, records, "after")
+                self._add("weights-depart", line, step=step, rates=rates, **fields)
+                break
+        else:
+            self._compared.append("the gradients of each step (identical on all ranks)")
         if is_same_start:
             self._compared.append("the weights before the first step (bitwise identical on all ranks)")
-        is_averaged = self._compare_gradients()
-        if is_averaged and is_same_start:
-            self._find_unequal_weights("weights-depart", "after", self._optimizer_steps)
         if not self._reference:
             self._left_out.append("No single process trained on all samples, so a sum would look like a mean.")
             return
-        problem = "the ranks started with different weights"
-        if is_same_start:
-            problem = self._compare_with_reference() if is_averaged else ""
+        problem = self._compare_with_reference() if is_averaged and is_same_start else ""
+        problem = problem if is_same_start else "the ranks started with different weights"
         if problem:
             self._left_out.append(f"Losses and gradients were not compared with one process: {problem}.")
         if self._reference["steps"] and not self._result.findings:
             self._compare_rates()
 
-    def _find_unequal_weights(self, code: str, key: str, steps: Sequence[OptimizerStep]) -> bool:
-        """Report the first step in which weights differ across ranks; return whether there is one."""
-        for step, optimizer, records in steps:
-            if _find_unequal(records, key):
-                rates = listing([f"{rate:.4g}" for rate in sorted({record["rate"] for record in records})])
-                fields = self._describe_spread(optimizer, records, key)
-                self._add(code, self._get_line(optimizer), step=step, rates=rates, **fields)
-                return True
-        return False
-
-    def _compare_gradients(self) -> bool:
-        """Report gradients that differ across ranks. Return whether all ranks step with the same gradients."""
-        for position, (step, optimizer, records) in enumerate(self._optimizer_steps):
-            spread = self._describe_spread(optimizer, records, "gradients")
-            if not spread["size"] > _ROUNDING:  # also if it is NaN
-                continue
-            steps = [rank["steps"][step] for rank in self._ranks]
-            later = [entries for _, key, entries in self._optimizer_steps[position + 1 :] if key == optimizer]
-            unsynced_line = next((record["unsynced"] for record in steps if record["unsynced"] is not None), None)
-            if (
-                any(record["local"] for record in steps)
-                or any(rank.get("averages_weights") for rank in self._ranks)
-                or not (_find_unequal(records, "before") or _find_unequal(records, "after"))
-                or not all(_find_unequal(entries, "before") for entries in later)
-            ):
-                self._left_out.append(
-                    "Gradients were not compared, because the ranks step inside no_sync() or have the same weights "
-                    "later, as in local SGD. Each rank trains its own model unless weights are averaged."
-                )
-            elif unsynced_line is not None:
-                self._add("no-sync-on-last-backward", unsynced_line, step=step, **spread)
-            else:
-                self._add("gradients-not-averaged", self._get_line("backward"), step=step, **spread)
-            return False
-        self._compared.append("the gradients of each step (identical on all ranks)")
-        return True
+    def _explain_gradients(self, position: int, spread: Mapping[str, Any]) -> None:
+        """Report gradients that differ across ranks, or say why they may differ."""
+        step, optimizer, records = self._optimizer_steps[position]
+        steps = [rank["steps"][step] for rank in self._ranks]
+        later = [entries for _, key, entries in self._optimizer_steps[position + 1 :] if key == optimizer]
+        unsynced_line = next((record["unsynced"] for record in steps if record["unsynced"] is not None), None)
+        if (
+            any(record["local"] for record in steps)
+            or any(rank.get("averages_weights") for rank in self._ranks)
+            or not (_find_unequal(records, "before") or _find_unequal(records, "after"))
+            or not all(_find_unequal(entries, "before") for entries in later)
+        ):
+            self._left_out.append(
+                "Gradients were not compared, because the ranks step inside no_sync() or have the same weights later, "
+                "as in local SGD. Each rank trains its own model unless weights are averaged."
+            )
+        elif unsynced_line is not None:
+            self._add("no-sync-on-last-backward", unsynced_line, step=step, **spread)
+        else:
+            self._add("gradients-not-averaged", self._get_line("backward"), step=step, **spread)
 
     def _describe_spread(self, optimizer: str, records: Sequence[Record], key: str) -> dict[str, Any]:
         """Return the ``number`` of tensors that differ, and name and relative size of the largest difference."""
@@ -400,8 +387,6 @@ class _Comparer:
             "tensor": self._rank_0["names"][optimizer][worst],
             "size": gaps[worst] / (norm or 1.0),
         }
-
-    # one process --------------------------------------------------------------------------------
 
     def _compare_with_reference(self) -> str:
         """Report the first gradients that differ from one process. Return a reason if they cannot be compared."""

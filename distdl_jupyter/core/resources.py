@@ -21,6 +21,7 @@ from distdl_jupyter.core import events
 from distdl_jupyter.core.humanize import duration, size
 from distdl_jupyter.core.series import MetricStore
 
+_Number = int | None
 #: Names of the curves in display order; those of a node are listed under its first rank.
 CURVES = ("cpu", "memory", "gpu", "gpu_memory", "torch_allocated", "power", "disk", "network")
 #: Seconds of samples from which problems are detected.
@@ -112,9 +113,6 @@ class ResourceProblem:
     text: str
 
 
-_Number = int | None
-
-
 class _Line(msgspec.Struct, omit_defaults=True):
     """One sample from the agent of a node (see ``node.resources``); the first one contains the node's ``info``.
 
@@ -140,23 +138,17 @@ def encode_sample(node: int, sample: Mapping[str, Any], torch: Mapping[int, Sequ
     def round_all(numbers: Iterable[float | None]) -> list[int | None]:
         return [None if number is None else round(number) for number in numbers]
 
-    data = {
-        "t": round(sample["t"], 3),
-        "node": node,
-        "machine": round_all(sample["node"].get(name) for name in NodeUsage.__dataclass_fields__),
-        "ranks": {rank: round_all(values) for rank, values in sample["ranks"].items()},
-        "gpus": {number: round_all(values) for number, values in sample["gpus"].items()},
-        "torch": torch or {},
-        "about": sample.get("about"),
-    }
+    data = {**sample, "t": round(sample["t"], 3), "node": node, "torch": torch or {}}
+    data["machine"] = round_all(sample["node"].get(name) for name in NodeUsage.__dataclass_fields__)
+    for key in ("ranks", "gpus"):
+        data[key] = {number: round_all(values) for number, values in sample[key].items()}
     return msgspec.json.encode(msgspec.convert(data, _Line, str_keys=True)) + b"\n"
 
 
 class ResourceHistory:
-    """The resources of a job in bounded memory: newest samples, curves and problems, read incrementally."""
+    """The resources of a job in bounded memory: newest samples, problems and (optional) curves, read incrementally."""
 
     def __init__(self, path: Path, *, curves: bool = True) -> None:
-        """Curves are only stored if ``curves`` is set; problems do not need them."""
         self._path, self._has_curves = path, curves
         #: Number of bytes read.
         self.cursor = 0

@@ -126,9 +126,7 @@ class FrameLabeler:
     ``payload`` is the job's payload.json, ``rank_info`` the rank's description, ``sources`` lines by file and number.
     """
 
-    def __init__(
-        self, payload: Mapping[str, Any], rank_info: Mapping[str, Any], sources: Mapping[str, Mapping[str, str]]
-    ) -> None:
+    def __init__(self, payload: Mapping[str, Any], rank_info: Mapping[str, Any], sources: Mapping[str, Any]) -> None:
         self._cells: Mapping[str, Mapping[str, Any]] = payload.get("sources") or {}
         #: A cell that the rank compiles itself keeps the notebook's line numbers.
         self._compiled_file = payload.get("filename") if payload.get("kind") == "cell" else None
@@ -150,7 +148,7 @@ class FrameLabeler:
             is_startup = is_package or frame.file.startswith(("<frozen ", f"{self._stdlib}runpy.py"))
             if main and is_startup and all(outer.kind == "worker" for outer in frames):
                 kind = "worker"  # callers of the user's code: this package and Python's startup
-            frames.append(self._label_cell_frame(frame) if kind == "cell" else self._label_frame(frame, kind))
+            frames.append(self._label(frame, kind))
         return replace(thread, frames=tuple(reversed(frames)), main=main)
 
     def classify(self, file: str) -> str:
@@ -162,15 +160,14 @@ class FrameLabeler:
         is_library = _PACKAGES.match(file) or file.startswith((self._package, self._stdlib, "<"))
         return "library" if is_library and not file.startswith(self.code) else "user"
 
-    def _label_frame(self, frame: Frame, kind: str) -> Frame:
-        source = self._sources.get(frame.file, {}).get(str(frame.line), "") if kind == "user" else ""
-        label = _PACKAGES.sub("", frame.file)
-        for root in (self.code, self._stdlib, self._directory):
-            label = label.removeprefix(root)
-        label = label if label != frame.file else frame.file.rpartition("/")[2]
-        return replace(frame, kind=kind, label=label, source=source)
-
-    def _label_cell_frame(self, frame: Frame) -> Frame:
+    def _label(self, frame: Frame, kind: str) -> Frame:
+        if kind != "cell":
+            source = self._sources.get(frame.file, {}).get(str(frame.line), "") if kind == "user" else ""
+            label = _PACKAGES.sub("", frame.file)
+            for root in (self.code, self._stdlib, self._directory):
+                label = label.removeprefix(root)
+            label = label if label != frame.file else frame.file.rpartition("/")[2]
+            return replace(frame, kind=kind, label=label, source=source)
         cell, request = self._cells.get(frame.file, {}), _REQUEST_CELL.fullmatch(frame.file)
         shift = int(cell.get("first_line") or 1) - 1
         line = frame.line + shift if frame.line and frame.file != self._compiled_file else frame.line
@@ -178,7 +175,7 @@ class FrameLabeler:
         has_source = line and 0 <= line - 1 - shift < len(lines)
         source = redact.mask_text(lines[line - 1 - shift].strip()[:_MAX_LINE_LENGTH]) if has_source else ""
         label = str(cell.get("label") or (f"{request[1].upper()}{request[2]}" if request else frame.file))
-        return replace(frame, kind="cell", label=label, line=line, source=source, cell=cell.get("cell"))
+        return replace(frame, kind=kind, label=label, line=line, source=source, cell=cell.get("cell"))
 
 
 def read_sources(
@@ -191,10 +188,10 @@ def read_sources(
         labeler = FrameLabeler(payload, rank_info, {})
         for frame in (frame for thread in parse(text) for frame in thread.frames):
             # Modules that were sent with the job are in its folder.
-            path = Path(frame.file.replace(labeler.code, f"{folder.code}/"))
+            path = frame.file.replace(labeler.code, f"{folder.code}/")
+            is_source = path.endswith(".py") and labeler.classify(frame.file) == "user"
             # Path.is_file may raise PermissionError.
-            is_source = labeler.classify(frame.file) == "user" and os.path.isfile(path)  # noqa: PTH113
-            if is_source and path.suffix == ".py" and (line := linecache.getline(str(path), frame.line).strip()):
+            if is_source and os.path.isfile(path) and (line := linecache.getline(path, frame.line).strip()):  # noqa: PTH113
                 excerpts.setdefault(frame.file, {})[str(frame.line)] = line[:_MAX_LINE_LENGTH]
     return excerpts
 

@@ -27,7 +27,6 @@ from distdl_jupyter.core import events
 from distdl_jupyter.core.events import State
 from distdl_jupyter.worker.step_times import HEAD_SIZE
 
-Record = list[int]
 #: The parts of a step in display order.
 PARTS = ("data", "compute", "communication", "rest", "waiting")
 #: Minimum number of measured steps for a straggler: with fewer, chance decides which rank is late.
@@ -82,11 +81,9 @@ class Straggler:
         """Return it as a sentence."""
         rank = f"Rank {self.rank} ({self.host})" if self.host else f"Rank {self.rank}"
         verb = "delayed" if self.ended else "delays"
-        delay = f"{verb} every step"
-        if self.pauses:
-            delay = f"paused {self.pauses} times for about {self.pause_seconds:.2g} s, which {verb} the mean step"
-        cause = _CAUSES[self.cause][self.ended]
-        return f"{rank} {delay} by {self.seconds * 1000:.3g} ms ({self.percent:.0f} %). {cause}"
+        pauses = f"paused {self.pauses} times for about {self.pause_seconds:.2g} s, which {verb} the mean step"
+        loss = f"{self.seconds * 1000:.3g} ms ({self.percent:.0f} %)"
+        return f"{rank} {pauses if self.pauses else f'{verb} every step'} by {loss}. {_CAUSES[self.cause][self.ended]}"
 
 
 #: Why a rank is late, while the job runs and when it has ended.
@@ -206,7 +203,7 @@ class StepTimesReader:
         #: Number of bytes read.
         self.cursor = 0
         #: By attempt, first step and number of steps, the record of each rank.
-        self._records: dict[tuple[int, int, int], dict[int, Record]] = {}
+        self._records: dict[tuple[int, int, int], dict[int, list[int]]] = {}
         #: The ranks of each attempt.
         self._ranks: dict[int, set[int]] = defaultdict(set)
 
@@ -252,8 +249,6 @@ class StepTimesReader:
 
 
 # These replace the statistics module, because importing it takes longer than importing this whole package.
-
-
 def _find_median(ordered: Sequence[float]) -> float:
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
@@ -262,10 +257,10 @@ def _average(values: Sequence[tuple[float, int]]) -> float:
     return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
 
 
-#: Number of steps at the start of a run that are not measured.
-WARM_UP_STEPS = 5
-#: Minimum number of measured steps of a run.
-MIN_STEPS = 16
+#: Number of steps at the start of a run that are not measured, and minimum number of measured steps.
+WARM_UP_STEPS, MIN_STEPS = 5, 16
+#: The end of the message about a run with fewer steps.
+TOO_FEW_STEPS = f"made too few steps to measure. An optimizer must make at least {WARM_UP_STEPS + MIN_STEPS} steps."
 #: Number of blocks of a run whose rates give its standard error.
 _BLOCK_COUNT = 8
 #: An efficiency above this limit means that the two runs did not do the same work.
@@ -333,15 +328,7 @@ def measure_run(times: StepTimes) -> ScalingPoint | None:
     )  # fmt: skip
 
 
-def describe_too_few_steps(name: str) -> str:
-    """Return the message about a run that ended too early."""
-    return f"{name} made too few steps to measure. An optimizer must make at least {WARM_UP_STEPS + MIN_STEPS} steps."
-
-
 def compute_efficiency(first: tuple[int, float], other: tuple[int, float]) -> float | None:
-    """Return the rate per process relative to the first run, both as (processes, rate).
-
-    None if it is above ``MAX_EFFICIENCY``, because such runs cannot be compared.
-    """
+    """Return the rate per process relative to the first run's, both as (processes, rate), or None if not comparable."""
     ratio = (other[1] / other[0]) / (first[1] / first[0])
     return ratio if ratio <= MAX_EFFICIENCY else None

@@ -39,9 +39,8 @@ def format_titles(text: str) -> str:
 class TrackerRecord(msgspec.Struct, frozen=True):
     """Progress of one tracker with a job, in ``tracking/TRACKER.json`` of the job's folder, without secrets.
 
-    ``run`` is the run's id, ``location`` where it is stored. ``url`` is a page of the run or "". ``events`` is the
-    number of bytes of events that were written. ``trouble`` is a problem that prevents progress. ``done`` means that
-    the whole job was written.
+    ``run`` is the run's id, ``location`` where it is stored, ``url`` its page or "". ``events`` is the number of
+    written bytes of events. ``trouble`` prevents progress. ``done`` means that the whole job was written.
     """
 
     tracker: str

@@ -138,7 +138,7 @@ def get_scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[St
     if state in (State.FAILED, State.LOST):
         return state, newest.message
     if state is State.COMPLETED and newest.group is not None and newest.group.value is None:
-        return State.FAILED, step_times.describe_too_few_steps(newest.name)
+        return State.FAILED, f"{newest.name} {step_times.TOO_FEW_STEPS}"
     if now - (newest.ended or now) < _NEXT_RUN_SECONDS:
         return State.RUNNING, ""
     return State.CANCELED, ""

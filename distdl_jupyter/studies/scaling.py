@@ -31,7 +31,7 @@ from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.options import ALIASES, TOTAL_NAMES
 from distdl_jupyter.core.spec import Group
-from distdl_jupyter.core.step_times import WARM_UP_STEPS, ScalingPoint, describe_too_few_steps, measure_run
+from distdl_jupyter.core.step_times import TOO_FEW_STEPS, WARM_UP_STEPS, ScalingPoint, measure_run
 from distdl_jupyter.core.store import JobFolder, JobStore, create_id
 from distdl_jupyter.jobs import client, job_list, rerun, study_rows
 from distdl_jupyter.node.processes import has_ended, make_mark
@@ -257,7 +257,7 @@ def _measure(job: Job, seconds: float) -> ScalingPoint:
     result = measure_run(times) if times.rows else None
     if result is None:
         raise InvalidSpec(
-            describe_too_few_steps(job.name),
+            f"{job.name} {TOO_FEW_STEPS}",
             code="scaling-too-few-steps",
             field="function",
             hint="Use longer training code. Each run is stopped as soon as it has been measured.",
