@@ -127,7 +127,7 @@ def test_parts_of_each_step_and_rank_add_up_to_it_and_every_surface_shows_them(c
     assert capsys.readouterr().out == f"{times}\n"
     assert main(["time", job.id, "--csv"]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
-    assert head == "rank,attempt,step,steps,seconds,data,compute,waiting,communication,rest,samples"
+    assert head == "rank,attempt,step,steps,seconds,data,compute,waiting,communication,rest,samples,host"
     assert [line.split(",")[:4] for line in lines[:2]] == [["0", "0", "0", "1"], ["1", "0", "0", "1"]]
     page = make_job_time(times, 2)
     assert [(row.step, row.rank) for row in page.steps] == [(3, 0), (3, 1), (4, 0), (4, 1)]
