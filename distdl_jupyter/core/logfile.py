@@ -256,10 +256,12 @@ class EventWriter:
         self._batch: list[Event] | None = None
         self._batch_time = 0.0
 
+    def _now(self) -> float:
+        return self._clock.now() if self._batch is None else self._batch_time
+
     def write(self, type_: str, /, **fields: Any) -> Event:
         """Append one event stamped with the current time and return it. Raises OSError."""
-        time = self._clock.now() if self._batch is None else self._batch_time
-        event: Event = {"v": VERSION, "t": time, "type": type_, **fields}
+        event: Event = {"v": VERSION, "t": self._now(), "type": type_, **fields}
         if self._batch is None:
             self.put([event])
         else:
@@ -313,7 +315,7 @@ class EventWriter:
         temporary.unlink(missing_ok=True)
         part = LineFile(temporary, self.log.size)
         try:
-            part.append(encode({"v": VERSION, "t": self._clock.now(), "type": "count", **counts}))
+            part.append(encode({"v": VERSION, "t": self._now(), "type": "count", **counts}))
             temporary.rename(temporary.with_suffix(".jsonl"))
         except OSError:
             part.close()
