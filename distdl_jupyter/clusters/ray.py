@@ -19,7 +19,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -55,10 +55,8 @@ from distdl_jupyter.core.spec import JobSpec
 _ACTOR_SECONDS = 120.0
 #: Seconds between two reports while a job waits.
 _POLL_SECONDS = 0.5
-#: Seconds that an actor's ``read`` waits for output.
-_READ_SECONDS = 1.0
-#: The maximum number of bytes that ``read`` returns.
-_MAX_READ_BYTES = 1 << 20
+#: Seconds that an actor's ``read`` waits for output, and the maximum number of bytes that it returns.
+_READ_SECONDS, _MAX_READ_BYTES = 1.0, 1 << 20
 #: The maximum number of concurrent calls of an actor: one writes, one reads, one ends the agent.
 _MAX_CALLS = 4
 #: Variables of Ray's workers that agents do not inherit, because a rank may be a driver of another Ray cluster.
@@ -77,9 +75,7 @@ class RayOptions:
     """The Ray cluster, and the resources of a job on each node."""
 
     address: str = option(
-        "auto",
-        "address of the Ray cluster: ray://10.0.0.4:10001 from anywhere; auto or 10.0.0.4:6379 on one of its nodes",
-        first=True,
+        "auto", "the Ray cluster: ray://10.0.0.4:10001 from anywhere, auto or 10.0.0.4:6379 on its nodes", first=True
     )
     cpus_per_process: float = option(1.0, "Ray CPUs for each process", first=True)
     gpus_per_node: int = option(0, "GPUs on each node", first=True)
@@ -127,15 +123,10 @@ class RayCluster(AgentCluster):
         for node in _query("nodes", options):
             is_up, resources = bool(node["Alive"]), node.get("Resources") or {}
             gpu_names = [name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")]
-            info = NodeInfo(
-                str(node["NodeManagerHostname"] or node["NodeManagerAddress"]),
-                "up" if is_up else "down",
-                "" if is_up else str(node.get("DeathReasonMessage") or "has left the cluster"),
-                gpus=int(resources.get("GPU", 0)),
-                gpu_name=next(iter(gpu_names), ""),
-                cores=int(resources.get("CPU", 0)),
-            )
-            nodes.append(info)
+            name = str(node["NodeManagerHostname"] or node["NodeManagerAddress"])
+            detail = "" if is_up else str(node.get("DeathReasonMessage") or "has left the cluster")
+            gpus, cores = (int(resources.get(resource, 0)) for resource in ("GPU", "CPU"))
+            nodes.append(NodeInfo(name, "up" if is_up else "down", detail, gpus, next(iter(gpu_names), ""), cores))
         return nodes
 
     def run_checks(
@@ -144,24 +135,25 @@ class RayCluster(AgentCluster):
         """Check Ray, and each of its nodes with an agent."""
         try:
             rows = _query("checks", options, modules=list(modules), programs=list(programs))
+            return [NodeCheck(**row) for row in rows]
         except DistDLError as error:
             return [NodeCheck("", "Ray", "error", error.message, error.hint, code=error.code)]
-        return [NodeCheck(**row) for row in rows]
 
     def _connect(self, spec: JobSpec, options: RayOptions, context: Context) -> tuple[JobSpec, list[ReachError]]:
         """Wait for a bundle on each node, and start an agent in each."""
         context.report("stage", f"connecting to Ray at {options.address}")
         ray = _connect_ray(options.address)
-        self._allocation.callback(_call_quietly, ray.shutdown)
+        self._allocation.enter_context(contextlib.suppress(Exception))  # the cluster may no longer exist at the release
+        self._allocation.callback(ray.shutdown)
         bundle = options.build_bundle(spec.process_count_per_node)
         if context.restart and context.min_node_count is not None:
             count = min(spec.node_count, max(_count_fitting(ray, bundle), context.min_node_count))
             spec = dataclasses.replace(spec, node_count=count)
         resources = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
         message = f"waiting for {plural(spec.node_count, 'Ray node')} with {resources} free"
-        bundles = [bundle] * spec.node_count
-        group = ray.util.placement_group(bundles, strategy="STRICT_SPREAD", name=f"{_NAMESPACE}-{spec.id}")
-        self._allocation.callback(_call_quietly, ray.util.remove_placement_group, group)
+        name = f"{_NAMESPACE}-{spec.id}"
+        group = ray.util.placement_group([bundle] * spec.node_count, strategy="STRICT_SPREAD", name=name)
+        self._allocation.callback(ray.util.remove_placement_group, group)
         while not group.wait(_POLL_SECONDS):
             context.report("stage", f"{message}; large enough: {plural(_count_fitting(ray, bundle), 'node')}")
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
@@ -245,8 +237,10 @@ def _start_agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[
     # Ray assigns bundles to nodes in any order.
     rows = sorted(zip(addresses, actors, strict=True), key=lambda row: row[0])
     names = make_names_distinct([hostname for (hostname, _address), _actor in rows])
-    hosts = [Host(name, address) for name, ((_hostname, address), _actor) in zip(names, rows, strict=True)]
-    return start_all([(host, _ActorLink(ray, actor, host.name)) for host, (_, actor) in zip(hosts, rows, strict=True)])
+    return start_all(
+        (Host(name, address), _ActorLink(ray, actor, name))
+        for name, ((_hostname, address), actor) in zip(names, rows, strict=True)
+    )
 
 
 class _ActorLink(Link):
@@ -332,12 +326,6 @@ def _connect_ray(address: str) -> Any:
         )
         raise LaunchFailed(message, code="ray-unreachable", hint=hint) from error
     return ray
-
-
-def _call_quietly(call: Callable[..., object], *arguments: object) -> None:
-    """Release a Ray resource and ignore errors, because the cluster may no longer exist."""
-    with contextlib.suppress(Exception):
-        call(*arguments)
 
 
 def _count_fitting(ray: Any, bundle: dict[str, float]) -> int:

@@ -58,12 +58,25 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import connect_back, processes
 from distdl_jupyter.worker.rank_socket import read_uid
 
-#: Seconds between two attempts to run a stage.
-_RETRY_SECONDS = 1.0
-#: Timeout in seconds for stopping a session.
-_STOP_SECONDS = 6.0
+#: Seconds between two attempts to run a stage, and between two checks for connected tasks.
+_RETRY_SECONDS, _POLL_SECONDS = 1.0, 0.1
+#: Timeouts in seconds for stopping a session, and for the end of the stage.
+_STOP_SECONDS, _END_SECONDS = 6.0, 10.0
+#: Timeout in seconds for a check to open a session and start an executor. Spark may still be releasing the executors
+#: of another job.
+_CHECK_SECONDS = 50.0
 #: Spark's error for a barrier stage with more tasks than free slots.
 _NO_SLOTS_ERROR = "SPARK-24819"
+#: The environment variable with the job ID that marks the driver process and its children.
+MARK_VARIABLE = "DISTDL_SPARK_DRIVER"
+#: A sweep finds the driver process by its mark, so a job's handle needs no data.
+_HANDLE = {"marked": True}
+_KERNEL_ENDED = "The kernel with the Spark session of the job has ended."
+#: Environment variables that would redirect the session; the driver does not inherit them.
+_REDIRECTS = (
+    *("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"),
+    *("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS", "PYSPARK_DRIVER_PYTHON"),
+)
 #: The remedy if there is no session.
 NO_SESSION_HINT = (
     'Start a session (spark = SparkSession.builder.getOrCreate()), or set master="spark://HOST:7077", '
@@ -80,18 +93,14 @@ _SessionFunctions = tuple[Callable[[_TaskFunction], None], Callable[[], None]]
 class SparkOptions:
     """The Spark cluster, and the resources of a job on each executor."""
 
-    master: str = option(
-        "", "master of the cluster: spark://10.0.0.4:7077, yarn, or local-cluster[2,1,1024]", first=True
-    )
+    master: str = option("", "master of the cluster: spark://10.0.0.4:7077, yarn, local-cluster[2,1,1024]", first=True)
     remote: str = option("", "Spark Connect server, instead of master: sc://10.0.0.4:15002", first=True)
     cpus_per_process: int = option(1, "Spark cores for each process", first=True)
     gpus_per_node: int = option(0, "GPUs on each node", first=True)
     conf: str = option("", 'Spark settings as JSON: {"spark.executor.memory": "4g"}')
     python: str = option("", "path of the Python interpreter on the executors (default: the path of this one)")
     session: str = option("", "socket of the process with the Spark session, instead of master; found automatically")
-    host: str = option(
-        "", "address of this machine that executors can reach (default: the address on the route to the master)"
-    )
+    host: str = option("", "address of this machine that executors can reach (default: on the route to the master)")
     directory: str = option("", DIRECTORY_HELP)
     network: str = option("", NETWORK_HELP)
     shared: bool | None = option(None, SHARED_HELP)
@@ -127,33 +136,31 @@ class StageSpec:
     python: str = ""
 
 
-def list_addresses(options: SparkOptions) -> Iterator[tuple[str, int]]:
-    """Yield the host and the port of each master, or of the Connect server."""
-    authority = (options.remote or options.master).partition("://")[2].split("/")[0]
-    for match in re.finditer(r"([^/,;:]+|\[[0-9a-fA-F:]+\]):(\d+)", authority):
-        yield match[1].strip("[]"), int(match[2])
-    if options.remote and not re.search(r":\d+", options.remote):
-        yield options.remote.removeprefix("sc://").split("/")[0], 15002
+def _find_local_address(options: SparkOptions) -> str:
+    """Return the address of this machine that executors can reach. Raises OSError.
 
-
-def _require_spark(options: SparkOptions, context: Any) -> None:
-    """Raise LaunchFailed if the notebook's session was stopped, or if no master or server responds.
-
-    Spark itself would wait for a minute.
+    Raises LaunchFailed if no master or server responds; Spark itself would wait for a minute.
     """
-    if options.session and context is None:
-        message = "The notebook's Spark session has been stopped."
-        raise LaunchFailed(message, code="spark-session-stopped", hint=NO_SESSION_HINT)
+    authority = (options.remote or options.master).partition("://")[2].split("/")[0]
+    matches = re.finditer(r"([^/,;:]+|\[[0-9a-fA-F:]+\]):(\d+)", authority)
+    addresses = [(match[1].strip("[]"), int(match[2])) for match in matches]
+    if options.remote and not addresses:
+        addresses = [(authority, 15002)]
     problem = ""
-    for address in list_addresses(options) if options.remote or options.master.startswith("spark://") else ():
+    for address in addresses:
         try:
-            with socket.create_connection(address, 5.0):
-                return
+            with socket.create_connection(address, 5.0) as connection:
+                return options.host or str(connection.getsockname()[0])
         except OSError as error:
             problem = f"{options.title} does not respond: {error.strerror or error}."
     if problem:
         hint = "Check that its master is running, and correct the option 'master' or 'remote'."
         raise LaunchFailed(problem, code="spark-unreachable", hint=hint)
+    if options.host or options.master.startswith("local"):
+        return options.host or "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # TEST-NET-1 replaces a master without an address, such as yarn
+        return str(probe.getsockname()[0])
 
 
 def _make_task(source: str, callback: Mapping[str, Any], python: str) -> _TaskFunction:
@@ -194,6 +201,9 @@ def _open_classic(options: SparkOptions, stage: StageSpec, host: str, context: A
     """Open a session whose driver has the address ``host``, or use the session of this kernel, which stays open."""
     from pyspark import SparkConf, SparkContext
 
+    if options.session and context is None:
+        message = "The notebook's Spark session has been stopped."
+        raise LaunchFailed(message, code="spark-session-stopped", hint=NO_SESSION_HINT)
     spark, group = context, f"distdl-{os.urandom(8).hex()}"
     if context is None:
         os.environ["PYSPARK_PYTHON"] = options.python or stage.python or sys.executable
@@ -285,7 +295,6 @@ _CAUSES = (
         "{0}.",
         "Set the option 'host' to an address of this machine that executors can reach, and open its ports to them.",
     ),
-    (r"JAVA_GATEWAY_EXITED", "The Spark driver did not start.", "Read its output. Spark 4 needs Java 17 or newer."),
     (
         r"different version: \(?(\d+[., ]+\d+)\)? than that in driver:? \(?(\d+[., ]+\d+)",
         "The executors run Python {0}, but this job runs Python {1}.",
@@ -327,7 +336,6 @@ def serve(connection: socket.socket, context: Any = None) -> None:
 
     def work() -> None:
         try:
-            _require_spark(options, context)
             report(reason=f"connecting to {options.title}")
             if options.remote:
                 run, stop = _open_connect(options, stage)
@@ -368,18 +376,6 @@ def serve(connection: socket.socket, context: Any = None) -> None:
         connection.shutdown(socket.SHUT_RDWR)  # a thread may still be reading from it
 
 
-def find_session_options() -> dict[str, str] | None:
-    """Return the options for the Spark session of this process, or None if there is none. Does not import Spark."""
-    module = sys.modules.get("pyspark.sql.connect.session")
-    if session := module and module.SparkSession.getActiveSession():
-        builder = session.client._builder  # noqa: SLF001 - no public attribute has the address
-        return {"remote": f"sc://{builder.endpoint}" + ("/;use_ssl=true" if builder.secure else "")}
-    if (context := _get_active_context()) is None:
-        return None
-    is_local = str(context.master).startswith("local")
-    return {"session": _listen(), "host": "127.0.0.1" if is_local else str(context.getConf().get("spark.driver.host"))}
-
-
 def _get_active_context() -> Any:
     module = sys.modules.get("pyspark.core.context") or sys.modules.get("pyspark.context")
     return getattr(getattr(module, "SparkContext", None), "_active_spark_context", None)
@@ -416,25 +412,6 @@ def main() -> None:
     os._exit(0)  # do not wait for threads
 
 
-#: Timeout in seconds for a check to open a session and start an executor. Spark may still be releasing the executors
-#: of another job.
-_CHECK_SECONDS = 50.0
-#: The environment variable with the job ID that marks the driver process and its children.
-MARK_VARIABLE = "DISTDL_SPARK_DRIVER"
-#: Seconds between two checks for connected tasks.
-_POLL_SECONDS = 0.1
-#: Timeout in seconds for the end of the stage.
-_END_SECONDS = 10.0
-#: A sweep finds the driver process by its mark, so a job's handle needs no data.
-_HANDLE = {"marked": True}
-_KERNEL_ENDED = "The kernel with the Spark session of the job has ended."
-#: Environment variables that would redirect the session; the driver does not inherit them.
-_REDIRECTS = (
-    *("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"),
-    *("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS", "PYSPARK_DRIVER_PYTHON"),
-)
-
-
 class SparkCluster(AgentCluster):
     """Runs ranks on the executors of a Spark cluster."""
 
@@ -466,8 +443,16 @@ class SparkCluster(AgentCluster):
         options.parse_settings()
 
     def default_options(self) -> dict[str, Any] | None:
-        """Return the options for the Spark session of this process, usually a notebook's kernel."""
-        return find_session_options()
+        """Return the options for this process's Spark session, usually of a notebook; do not import Spark."""
+        module = sys.modules.get("pyspark.sql.connect.session")
+        if session := module and module.SparkSession.getActiveSession():
+            builder = session.client._builder  # noqa: SLF001 - no public attribute has the address
+            return {"remote": f"sc://{builder.endpoint}" + ("/;use_ssl=true" if builder.secure else "")}
+        if (context := _get_active_context()) is None:
+            return None
+        is_local = str(context.master).startswith("local")
+        host = "127.0.0.1" if is_local else str(context.getConf().get("spark.driver.host"))
+        return {"session": _listen(), "host": host}
 
     def detail(self, options: SparkOptions) -> str:
         """Return the address of the master or of the Connect server."""
@@ -530,7 +515,6 @@ class Stage:
 
     def __init__(self, options: SparkOptions, stage: StageSpec) -> None:
         """Start the stage. Raises LaunchFailed."""
-        self._options = options
         self._task_count = stage.tasks
         #: The reason why the stage waits.
         self._reason = f"connecting to {options.title}"
@@ -540,11 +524,29 @@ class Stage:
         self._process: subprocess.Popen[bytes] | None = None
         request = {"options": dataclasses.asdict(options), "stage": dataclasses.asdict(stage)}
         with contextlib.ExitStack() as resources:
-            self._output = resources.enter_context(tempfile.TemporaryFile())
-            self.listener = AgentListener(_find_local_address(options), self._explain_loss)
-            resources.callback(self.listener.close)
+            self._output = output = resources.enter_context(tempfile.TemporaryFile())
             try:
-                self._connection = resources.enter_context(self._start_driver(stage.name))
+                self.listener = AgentListener(_find_local_address(options), self._explain_loss)
+                resources.callback(self.listener.close)
+                if options.session:
+                    self._connection = resources.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                    self._connection.connect(options.session)
+                    if read_uid(self._connection) != os.getuid():  # another user listens there
+                        raise ConnectionRefusedError(options.session)
+                else:
+                    self._connection, child_socket = socket.socketpair()
+                    resources.enter_context(self._connection)
+                    variables = {name: value for name, value in os.environ.items() if name not in _REDIRECTS}
+                    with child_socket:
+                        # The process stays in the supervisor's session, whose watchdog gives it time to release slots.
+                        self._process = subprocess.Popen(
+                            [sys.executable, "-P", "-m", __name__],
+                            process_group=0,
+                            env=variables | {MARK_VARIABLE: stage.name},
+                            stdin=child_socket.fileno(),
+                            stdout=output,
+                            stderr=output,
+                        )
                 content = json.dumps({**request, "callback": self.listener.connect_info})
                 self._connection.sendall(content.encode() + b"\n")
             except OSError as error:
@@ -556,29 +558,6 @@ class Stage:
             self._resources = resources.pop_all()
         self._thread = threading.Thread(target=self._read_messages, name="spark", daemon=True)
         self._thread.start()
-
-    def _start_driver(self, job: str) -> socket.socket:
-        """Start a process for the session, or connect to the kernel with the session; return the connection.
-
-        Raises OSError, also if another user owns the listener.
-        """
-        if path := self._options.session:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            with contextlib.ExitStack() as resources:
-                resources.enter_context(connection).connect(path)
-                if read_uid(connection) != os.getuid():
-                    raise ConnectionRefusedError(path)
-                resources.pop_all()
-            return connection
-        connection, child_socket = socket.socketpair()
-        variables = {name: value for name, value in os.environ.items() if name not in _REDIRECTS} | {MARK_VARIABLE: job}
-        command, output = [sys.executable, "-P", "-m", __name__], self._output
-        with child_socket:
-            # The process stays in the supervisor's session, whose watchdog gives it time to release the slots.
-            self._process = subprocess.Popen(
-                command, process_group=0, env=variables, stdin=child_socket.fileno(), stdout=output, stderr=output
-            )
-        return connection
 
     def _read_messages(self) -> None:
         """Read the driver's messages until it ends."""
@@ -638,22 +617,6 @@ class Stage:
             self._connection.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._resources.close()
-
-
-def _find_local_address(options: SparkOptions) -> str:
-    """Return this machine's address on the route to the master, which executors can reach. Raises LaunchFailed."""
-    if options.host or options.master.startswith("local"):
-        return options.host or "127.0.0.1"
-    # TEST-NET-1 replaces a master without an address, such as yarn. Nothing is sent.
-    host, port = next(list_addresses(options), ("192.0.2.1", 9))
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        message = f"This machine has no route to {host}: {error.strerror or error}."
-        hint = "Correct the option 'master' or 'remote', or set the option 'host'."
-        raise LaunchFailed(message, code="spark-no-route", hint=hint) from error
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 #: Placeholder in the plan for a rank's share of the node's cores.
 CORES_PLACEHOLDER = "@cores@"
@@ -30,10 +29,8 @@ CORES_PLACEHOLDER = "@cores@"
 FOLDER_PLACEHOLDER = "@job@"
 #: The folder below ``outputs`` for the values of ranks; Azure ML stores ``outputs``.
 RESULTS_FOLDER = "distdl/results"
-#: After a rank exits, its pipes are read until there is no output for this time.
-_QUIET_SECONDS = 0.3
-#: The maximum time for which they are read.
-_MAX_SECONDS = 10.0
+#: After a rank exits, its pipes are read until there is no output for this time, and at most for the second one.
+_QUIET_SECONDS, _MAX_SECONDS = 0.3, 10.0
 
 
 def build_mark(nonce: str, label: str) -> bytes:
@@ -66,7 +63,15 @@ def main() -> int:
         sys.exit(f"Azure ML set the number of processes to {processes}, but the job needs {plan['ranks']}.")
     _prepare_node(folder)
     sys.path.insert(0, str(folder / "lib"))
-    environment = _build_environment(folder, plan, rank, local_rank)
+    cores = str(max(1, (os.cpu_count() or 1) // plan["per_node"]))
+    variables = {name: value.replace(CORES_PLACEHOLDER, cores) for name, value in plan["environments"][rank].items()}
+    if local_rank:
+        variables |= {"LOCAL_RANK": local_rank, "DISTDL_LOCAL_RANK": local_rank}
+    if devices := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        variables["CUDA_VISIBLE_DEVICES"] = devices
+    python_path = os.pathsep.join(filter(None, (str(folder / "lib"), os.environ.get("PYTHONPATH", ""))))
+    environment = {**os.environ, "PYTHONPATH": python_path, **plan["common"], **variables}
+    environment |= {"DISTDL_JOB_DIR": str(folder), "DISTDL_HOST": os.uname().nodename}
     environment |= {plan["data"][name]: path for name, path in (item.split("=", 1) for item in sys.argv[1:])}
     nonce = plan["common"]["DISTDL_NONCE"]
     _write_log(build_mark(nonce, f"rank {rank}"))
@@ -93,24 +98,6 @@ def _prepare_node(folder: Path) -> None:
         with zipfile.ZipFile(folder / "package.zip") as archive:
             archive.extractall(partial)
         partial.rename(library)
-
-
-def _build_environment(folder: Path, plan: Mapping[str, Any], rank: int, local_rank: str) -> dict[str, str]:
-    """Return the environment of the worker: the variables of Azure, of the job and of the rank."""
-    cores = str(max(1, (os.cpu_count() or 1) // plan["per_node"]))
-    variables = {name: value.replace(CORES_PLACEHOLDER, cores) for name, value in plan["environments"][rank].items()}
-    if local_rank:
-        variables |= {"LOCAL_RANK": local_rank, "DISTDL_LOCAL_RANK": local_rank}
-    if devices := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        variables["CUDA_VISIBLE_DEVICES"] = devices
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(folder / "lib"), os.environ.get("PYTHONPATH", "")))),
-        **plan["common"],
-        **variables,
-        "DISTDL_JOB_DIR": str(folder),
-        "DISTDL_HOST": os.uname().nodename,
-    }
 
 
 def _run_worker(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, object]]:

@@ -43,12 +43,22 @@ from distdl_jupyter.worker.secret_patterns import mask
 
 #: API versions of the resource manager, by type of resource.
 API_WORKSPACE = API_DATASTORE = "2024-10-01-preview"
-API_ENVIRONMENT = "2023-04-01-preview"
+API_ENVIRONMENT, API_WORKSPACES = "2023-04-01-preview", "2024-10-01"
 API_JOB, API_CANCEL = "2024-01-01-preview", "2023-04-01-preview"
 #: The states of a job that has ended.
 ENDED_STATES = frozenset({"Completed", "Failed", "Canceled"})
 #: Held while the environment of this process is changed.
 _environment_lock = threading.Lock()
+#: The option value for the image that Azure ML builds from this package's Dockerfile (Open MPI, PyTorch, Horovod).
+GENERATED_IMAGE = "generated"
+#: The name of the generated image in the workspace; its version is the digest of the Dockerfile.
+IMAGE_NAME = "distdl-horovod-pytorch"
+#: Placeholder in a placement for addresses, interfaces and ports that Azure sets in environment variables.
+SET_BY_AZURE = "@azure@"
+#: Seconds by which Azure ML's time limit exceeds the job's, so that it only ends jobs without a supervisor.
+_LIMIT_MARGIN_SECONDS = 1800
+#: Our mode of a data source -> Azure ML's mode of an input.
+_DATA_MODES = {"download": "download", "mount": "ro_mount"}
 
 
 class Workspace:
@@ -65,10 +75,7 @@ class Workspace:
     @classmethod
     def from_options(cls, options: Any) -> Workspace:
         """Return the workspace of a cluster. Raises InvalidSpec if an option is missing."""
-        for name in ("resource_group", "workspace"):
-            if not getattr(options, name):
-                raise make_missing_error(name)
-        return cls(get_subscription(options), options.resource_group, options.workspace)
+        return cls(*(require(options, name) for name in ("subscription_id", "resource_group", "workspace")))
 
     @functools.cached_property
     def _manager(self) -> RestClient:
@@ -129,20 +136,14 @@ class Workspace:
         return store
 
 
-def get_subscription(options: Any) -> str:
-    """Return the subscription in a cluster's options, else in the settings. Raises InvalidSpec if neither has one."""
-    subscription = options.subscription_id or settings.read().subscription_id
-    if not subscription:
-        raise make_missing_error("subscription_id")
-    return str(subscription)
-
-
-def make_missing_error(option: str) -> InvalidSpec:
-    """Return the error for a missing required option."""
-    suffix = ", or choose a subscription: %dist_config azure" if option == "subscription_id" else "."
-    hint = f"Set the cluster option {option}{suffix}"
-    message = f"The Azure ML cluster has no {option}."
-    return InvalidSpec(message, code="azureml-option-missing", field=option, hint=hint)
+def require(options: Any, name: str) -> str:
+    """Return the value of a required option; the default of the subscription is in the settings. Raises InvalidSpec."""
+    is_subscription = name == "subscription_id"
+    if value := getattr(options, name) or (is_subscription and settings.read().subscription_id):
+        return str(value)
+    message = f"The Azure ML cluster has no {name}."
+    hint = f"Set the cluster option {name}" + (", or run: %dist_config azure" if is_subscription else ".")
+    raise InvalidSpec(message, code="azureml-option-missing", field=name, hint=hint)
 
 
 @contextlib.contextmanager
@@ -244,7 +245,7 @@ def translate_azure_errors(options: Any) -> Iterator[None]:
     except HttpResponseError as error:
         message, azure_code = (getattr(error.error, name, None) or "" for name in ("message", "code"))
         code, status = "azure-request-refused", error.status_code or 0
-        refusal = AzureRefused(mask(message or error.message), code=code, status=status, azure_code=azure_code)
+        refusal = AzureRefused(message or error.message, code=code, status=status, azure_code=azure_code)
         raise _translate(refusal, options) from None
     except AzureError as error:
         message = f"Azure cannot be reached: {mask(str(error))[:300]}"
@@ -277,18 +278,6 @@ def make_rejection(error: Exception) -> LaunchFailed:
     return LaunchFailed(f"Azure ML rejected the job: {text}.", code="azureml-job-rejected", hint=hint)
 
 
-#: The option value for the image that Azure ML builds from this package's Dockerfile (Open MPI, PyTorch, Horovod).
-GENERATED_IMAGE = "generated"
-#: The name of the generated image in the workspace; its version is the digest of the Dockerfile.
-IMAGE_NAME = "distdl-horovod-pytorch"
-#: Placeholder in a placement for addresses, interfaces and ports that Azure sets in environment variables.
-SET_BY_AZURE = "@azure@"
-#: Seconds by which Azure ML's time limit exceeds the job's, so that it only ends jobs without a supervisor.
-_LIMIT_MARGIN_SECONDS = 1800
-#: Our mode of a data source -> Azure ML's mode of an input.
-_DATA_MODES = {"download": "download", "mount": "ro_mount"}
-
-
 @dataclass(frozen=True, slots=True)
 class AzureMLOptions:
     """The options of every job on this cluster."""
@@ -316,14 +305,6 @@ class AzureMLOptions:
         if self.shm_size and not re.fullmatch(r"[1-9]\d*[bkmg]", self.shm_size):
             message = f"shm_size is {self.shm_size!r}, but must be a size such as 8g or 512m."
             raise InvalidSpec(message, code="azureml-option-invalid", field="shm_size")
-
-    @property
-    def missing_option(self) -> str:
-        """The name of the first required option that is not set, or "" if all are set."""
-        for name in ("resource_group", "workspace"):
-            if not getattr(self, name):
-                return name
-        return "" if self.compute or self.vm_size else "compute"
 
 
 def build_run_name(job_id: str) -> str:

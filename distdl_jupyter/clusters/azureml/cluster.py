@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from distdl_jupyter import azure
 from distdl_jupyter.azure import VmSize, identity, load_catalogue, prices
 from distdl_jupyter.azure.prices import Price
 from distdl_jupyter.clusters.azureml import bootstrap, client, run
@@ -46,18 +47,13 @@ from distdl_jupyter.core.store import JobStore
 
 #: Seconds to watch an accepted change for an early failure, for example an exceeded quota.
 WATCH_SECONDS = 8.0
-#: API version of the list of workspaces.
-_WORKSPACES_API = "2024-10-01"
 #: Azure's state of a compute cluster -> our state.
 _COMPUTE_STATES = {"Creating": "creating", "Updating": "changing", "Deleting": "deleting"}
-#: Azure's state of a node -> our state. A node costs money from its preparation until it has left.
+#: Azure's states of a node -> our state. A node costs money from its preparation until it has left.
 _NODE_STATES: Mapping[str, NodeState] = {
-    "idle": "up",
-    "running": "up",
-    "preparing": "starting",
-    "leaving": "starting",
-    "unusable": "down",
-    "preempted": "down",
+    **dict.fromkeys(("idle", "running"), "up"),
+    **dict.fromkeys(("preparing", "leaving"), "starting"),
+    **dict.fromkeys(("unusable", "preempted"), "down"),
 }
 #: Upper limit for numbers of nodes and for seconds; a larger value is a mistake.
 _MAX_VALUE = 10_000_000
@@ -115,7 +111,7 @@ class AzureMLCluster(Cluster, Provisioner):
     has_queue = True
     can_mount = True
     compute_spec = ComputeSpec
-    dynamic_options = ("subscription_id", "resource_group", "workspace", "compute", "vm_size")
+    dynamic_options = ("subscription_id", "workspace", "compute", "vm_size")
     can_install = True
     can_attach = True
     can_restart = False
@@ -126,17 +122,20 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def unavailable(self, options: AzureMLOptions) -> str:
         """Return the remedy if an option is missing, or if azure-ai-ml is not installed."""
-        if options.missing_option:
-            return str(client.make_missing_error(options.missing_option))
-        with contextlib.suppress(ModuleNotFoundError):  # of a parent package
+        try:
+            self.validate(options)
             if find_spec("azure.ai.ml") is not None:
                 return ""
+        except InvalidSpec as error:
+            return str(error)
+        except ModuleNotFoundError:  # of a parent package
+            pass
         return "azure-ai-ml is not installed. Run: pip install 'distdl-jupyter[azure]'"
 
     def validate(self, options: AzureMLOptions) -> None:
         """Raise InvalidSpec if a required option is missing."""
-        if options.missing_option:
-            raise client.make_missing_error(options.missing_option)
+        for name in ("resource_group", "workspace", *(() if options.vm_size else ("compute",))):
+            client.require(options, name)
 
     def process_count_per_node(self, options: AzureMLOptions, *, use_gpu: bool | None) -> int:
         """Return the number of GPUs of the VM size, or 1 if it is unknown."""
@@ -198,9 +197,8 @@ class AzureMLCluster(Cluster, Provisioner):
         for rank in range(spec.node_count * per_node):
             node, local_rank = divmod(rank, per_node)
             slots.append(RankSlot(rank, node, f"node-{node}", local_rank, local_rank % gpus if gpus else None))
-        return Placement(
-            tuple(slots), client.SET_BY_AZURE, (), client.SET_BY_AZURE, bootstrap.CORES_PLACEHOLDER, client.SET_BY_AZURE
-        )
+        unknown = client.SET_BY_AZURE
+        return Placement(tuple(slots), unknown, (), unknown, bootstrap.CORES_PLACEHOLDER, unknown)
 
     def place(self, spec: JobSpec, ports: int, options: AzureMLOptions, context: Context) -> Placement:
         """Return the preview with placeholders for the addresses and ports, which Azure sets."""
@@ -212,13 +210,9 @@ class AzureMLCluster(Cluster, Provisioner):
         context.report("stage", "connecting to the Azure ML workspace")
         with translate_azure_errors(options):
             Workspace.from_options(options).get()
-        addresses = (client.SET_BY_AZURE,)
-        placement = assign_ports(
-            self.preview(spec, options),
-            context.rank_ports,
-            lambda _slot, count: (client.SET_BY_AZURE, addresses * count),
-        )
-        return dataclasses.replace(placement, ports=addresses * ports)
+        unknown = client.SET_BY_AZURE
+        placement = dataclasses.replace(self.preview(spec, options), ports=(unknown,) * ports)
+        return assign_ports(placement, context.rank_ports, lambda _, count: (unknown, (unknown,) * count))
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Upload the job's code and submit it. Raises LaunchFailed with Azure's message."""
@@ -267,7 +261,8 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def list_choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
         """Return the account's subscriptions, workspaces or compute clusters, or the VM sizes that Azure offers."""
-        values = AzureMLOptions(**{name: str(options.get(name) or "") for name in self.dynamic_options})
+        names = (*self.dynamic_options, "resource_group")
+        values = AzureMLOptions(**{name: str(options.get(name) or "") for name in names})
         if field == "subscription_id":
             usable = [row for row in identity.list_subscriptions() if row.state in ("", "Enabled", "Warned", "PastDue")]
             return [OptionValue(row.id, row.name) for row in usable]
@@ -277,14 +272,13 @@ class AzureMLCluster(Cluster, Provisioner):
             with open_computes(values) as operations:
                 targets = operations.list(compute_type="AmlCompute")
                 return [OptionValue(row.name, row.name, _describe_compute(row)) for row in targets]
-        if field not in ("workspace", "resource_group"):
+        if field != "workspace":
             return []
-        uri = f"/subscriptions/{client.get_subscription(values)}/providers/Microsoft.MachineLearningServices/workspaces"
+        subscription = client.require(values, "subscription_id")
+        uri = f"/subscriptions/{subscription}/providers/Microsoft.MachineLearningServices/workspaces"
         with translate_azure_errors(values):
-            rows = list(identity.create_client().iter_items(uri, _WORKSPACES_API))
+            rows = list(identity.create_client().iter_items(uri, client.API_WORKSPACES))
         workspaces = sorted((row["id"].split("/")[4], row["name"], row.get("location", "")) for row in rows)
-        if field == "resource_group":
-            return [OptionValue(group) for group in dict.fromkeys(group for group, _, _ in workspaces)]
         return [
             OptionValue(name, name, f"{group}, {region}", {"resource_group": group})
             for group, name, region in workspaces
@@ -301,15 +295,12 @@ class AzureMLCluster(Cluster, Provisioner):
                 # azure-ai-ml 1.35.2 provides some values only under the names of the REST API.
                 values = {name.replace("_", "").lower(): value for name, value in vars(node).items() if value}
                 azure_state = str(values.get("nodestate", "")).lower()
-                is_billed = azure_state != "preempted"
-                info = NodeInfo(
-                    str(values.get("nodeid", "")),
-                    _NODE_STATES.get(azure_state, "unknown"),
-                    azure_state,
-                    billed=is_billed,
-                    cost_per_hour=price.per_hour if price and is_billed else None,
-                    currency=price.currency if price and is_billed else "",
-                )
+                info = NodeInfo(str(values.get("nodeid", "")), _NODE_STATES.get(azure_state, "unknown"), azure_state)
+                if azure_state != "preempted":
+                    costs: dict[str, Any] = (
+                        {"cost_per_hour": price.per_hour, "currency": price.currency} if price else {}
+                    )
+                    info = dataclasses.replace(info, billed=True, **costs)
                 nodes.append(info)
         return nodes
 
@@ -324,15 +315,13 @@ class AzureMLCluster(Cluster, Provisioner):
         if compute.provisioning_errors:  # azure-ai-ml only provides the code of the first error
             code = str(compute.provisioning_errors)
             problem = f"Azure could not prepare {compute.name} ({code}). {client.find_remedy(code)}".strip()
-        detail = f"{format_size_name(compute.size)}, {compute.location}"
-        if compute.idle_time_before_scale_down:
-            detail += f", nodes stop after {compute.idle_time_before_scale_down / 60:g} min without a job"
+        vm_size = format_size_name(compute.size)
         return Machines(
             exists=True,
             state=_COMPUTE_STATES.get(compute.provisioning_state, ""),
             problem=problem,
-            size=format_size_name(compute.size),
-            detail=detail,
+            size=vm_size,
+            detail=f"{vm_size}, {compute.location}",
             min_nodes=compute.min_instances,
             max_nodes=compute.max_instances,
             cost_per_hour=price.per_hour if price else None,
@@ -391,8 +380,9 @@ def _find_missing_modules(options: AzureMLOptions, modules: Sequence[str]) -> li
 
 def find_size(name: str) -> VmSize | None:
     """Return the VM size with this name in any case, or None if it is unknown."""
-    short_name = name.strip().lower().removeprefix("standard_")
-    return next((size for size in load_catalogue() if size.name.lower() == short_name), None)
+    with contextlib.suppress(InvalidSpec):
+        return azure.find_size(name)
+    return None
 
 
 def format_size_name(name: str) -> str:
@@ -439,6 +429,7 @@ def _describe_compute(compute: Any) -> str:
 
 
 def _get_node_price(compute: Any) -> Price | None:
-    """Return the retail price of a node, or None for a low-priority node."""
-    has_low_priority = str(compute.tier).lower().startswith("low")
-    return None if has_low_priority else prices.look_up(format_size_name(compute.size), compute.location)[0]
+    """Return the retail price of a node, or None if it is unknown, as for a low-priority node."""
+    if str(compute.tier).lower().startswith("low"):
+        return None
+    return prices.look_up(format_size_name(compute.size), compute.location)[0]

@@ -33,10 +33,8 @@ from distdl_jupyter.data.sources import translate_errors
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.worker import owned
 
-#: Seconds between two requests for logs, and after new output.
-_POLL_SECONDS, _FAST_POLL_SECONDS = 2.0, 0.3
-#: Seconds between two requests for the state and the addresses of the logs, and between two cancel requests.
-_STATE_SECONDS = 2.0
+#: Seconds between two requests for the state and the logs, and between two cancel requests.
+_POLL_SECONDS = 1.0
 #: Seconds without a response after which the user is notified.
 _OUTAGE_SECONDS = 10.0
 #: Seconds for which logs are read after the end of a job, because Azure stores the last lines late. Reading stops
@@ -44,10 +42,8 @@ _OUTAGE_SECONDS = 10.0
 _SETTLE_SECONDS = 10.0
 #: Seconds after the start of this supervisor in which an unknown job is not an error; Azure may list new jobs late.
 _UNKNOWN_SECONDS = 60.0
-#: The maximum number of bytes per log request.
-_MAX_BYTES = 4 * 1024 * 1024
-#: The maximum number of concurrent log requests.
-_MAX_REQUESTS = 8
+#: The maximum number of bytes per log request, and of concurrent log requests.
+_MAX_BYTES, _MAX_REQUESTS = 4 * 1024 * 1024, 8
 #: The folder with the logs of the job's processes.
 _PROCESS_LOGS = "user_logs/"
 #: The URI of a job's artifacts: the name of the datastore, and the prefix.
@@ -87,21 +83,16 @@ class AzureMLRun(Run):
         self._logs = Logs(workspace, context.variables["DISTDL_NONCE"], spec.process_count, read_offsets)
         #: The ranks whose exit has not been reported.
         self._unreported = set(range(spec.process_count))
-        #: Whether a rank has failed.
-        self._has_failed = False
+        self._has_failed = False  # a rank
         self._sent_signals: list[str] = []
-        #: Azure's state of the job, or "" before the first response.
-        self._status = ""
-        #: Azure's message about the failure of the job.
-        self._error = ""
+        #: Azure's state of the job ("" before the first response), and its message about the failure of the job.
+        self._status = self._error = ""
         #: Whether Azure no longer knows the job.
         self._is_unknown = False
         #: Whether the job has ended and all output was forwarded.
         self._is_done = False
-        #: The monotonic times of the last request of the state and of the end of the job (0.0: never).
-        self._requested_at = self._ended_at = 0.0
-        self._started_at = time.monotonic()
-        self._poll_seconds = _FAST_POLL_SECONDS
+        #: The monotonic times of this supervisor's start and of the end of the job (0.0: it runs).
+        self._started_at, self._ended_at = time.monotonic(), 0.0
         self._is_closing = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="distdl-azureml", daemon=True)
@@ -113,19 +104,17 @@ class AzureMLRun(Run):
             self._wake.clear()
             polled_at = time.monotonic()
             try:
-                if not self._is_unknown and (polled_at - self._requested_at >= _STATE_SECONDS or self._logs.is_stale):
-                    if self._sent_signals and not self._has_ended:
-                        self._workspace.cancel(self._name)
+                if self._sent_signals and not self._has_ended:
+                    self._workspace.cancel(self._name)
+                if not self._is_unknown:
                     self._read_state(polled_at)
                 if not self._logs.is_behind:
                     is_new = self._logs.advance(is_last=self._has_ended)
-                    self._poll_seconds = _FAST_POLL_SECONDS if is_new or self._has_ended else _POLL_SECONDS
                     self._ended_at = self._ended_at or (polled_at if self._has_ended else 0.0)
                     is_complete = len(self._logs.exits) == self._rank_count
                     is_settled = polled_at - self._ended_at > _SETTLE_SECONDS or (is_complete and not is_new)
                     self._is_done = self._has_ended and is_settled
             except DistDLError as error:
-                self._poll_seconds = _POLL_SECONDS
                 is_signed_out = isinstance(error, NotSignedIn) or getattr(error, "status", None) == 401
                 text = f"Azure ML is unreachable. The job continues. {error.message} {error.hint}".strip()
                 notice = RunNotice("warning", text, "azure-signed-out" if is_signed_out else "azure-silent")
@@ -133,7 +122,7 @@ class AzureMLRun(Run):
             else:
                 self._outage.record_response(RunNotice("info", "Azure ML is reachable again.", "azure-reachable"))
             if not self._is_done:
-                self._wake.wait(self._poll_seconds)
+                self._wake.wait(_POLL_SECONDS)
 
     @property
     def _has_ended(self) -> bool:
@@ -146,7 +135,6 @@ class AzureMLRun(Run):
             if error.status != 404:
                 raise
             details, self._is_unknown = {}, polled_at - self._started_at > _UNKNOWN_SECONDS
-        self._requested_at = time.monotonic()
         self._logs.set_addresses(details.get("logFiles") or {})
         self._error = str(((details.get("error") or {}).get("error") or {}).get("message") or self._error)
         status = str(details.get("status") or self._status)
@@ -168,7 +156,7 @@ class AzureMLRun(Run):
         status = self._status
         if self._logs.started_ranks or self._has_ended or status not in _WAITING_TEXTS:
             return ""
-        return f"Azure ML job {self._name}: {_WAITING_TEXTS[status]}" + (f" ({status})" if status else "")
+        return f"Azure ML job {self._name}: {_WAITING_TEXTS[status]}{f' ({status})' if status else ''}"
 
     def take_notices(self) -> list[RunNotice]:
         """Return the notices for the user since the last call."""
@@ -182,29 +170,28 @@ class AzureMLRun(Run):
             ranks = ranks[:-1]  # the last exit is reported with the job's end, when Azure has stored all files
         exits = [Exit(rank, **reports[rank]) for rank in ranks]
         self._has_failed = self._has_failed or any(exit_.code != 0 for exit_ in exits)
-        self._unreported -= set(ranks)
         if self._is_done and not exits:
-            exits = [self._exit_by_status(rank) for rank in sorted(self._unreported)]
-            self._unreported.clear()
+            ranks = sorted(self._unreported)
+            exits = [Exit(rank, *self._explain_end()) for rank in ranks]
+        self._unreported -= set(ranks)
         return exits
 
-    def _exit_by_status(self, rank: int) -> Exit:
-        """Return the exit of a rank that did not report its exit; it follows from the state of the job."""
+    def _explain_end(self) -> tuple[int | None, str | None, str]:
+        """Return the code, the signal and the cause for a rank that did not report its exit, from the job's state."""
         if self._sent_signals:
-            return Exit(rank, None, "KILL" if "KILL" in self._sent_signals else "TERM")
+            return None, "KILL" if "KILL" in self._sent_signals else "TERM", ""
         if self._is_unknown:
-            return Exit(rank, None, None, f"Azure ML no longer knows the job {self._name}.")
+            return None, None, f"Azure ML no longer knows the job {self._name}."
         if self._status == "Completed":
-            return Exit(rank, 0, None, "Azure ML completed the job, but the log lacks the last messages of the rank.")
+            return 0, None, "Azure ML completed the job, but the log lacks the last messages of the rank."
         if self._has_failed:
-            return Exit(rank, None, "TERM", "stopped")
+            return None, "TERM", "stopped"
         if self._status == "Canceled" and not self._error:
-            return Exit(rank, None, "TERM", "The job was canceled in Azure ML.")
-        text = " ".join(self._error.split())[:600].rstrip(".")
-        if not text:
-            return Exit(rank, None, None, "The job failed in Azure ML. Azure did not give a reason.")
+            return None, "TERM", "The job was canceled in Azure ML."
+        if not (text := " ".join(self._error.split())[:600].rstrip(".")):
+            return None, None, "The job failed in Azure ML. Azure did not give a reason."
         role = "Storage Blob Data Reader on the storage account for the identity of the compute target"
-        return Exit(rank, None, None, f"The job failed in Azure ML: {text}. {find_remedy(text, role)}".strip())
+        return None, None, f"The job failed in Azure ML: {text}. {find_remedy(text, role)}".strip()
 
     def list_alive(self) -> Sequence[object]:
         """Return the name of the job until Azure has ended it."""
@@ -213,7 +200,6 @@ class AzureMLRun(Run):
     def signal(self, name: str) -> None:
         """Cancel the job, because Azure ML supports nothing else; its ranks receive an interrupt."""
         self._sent_signals.append(name)
-        self._requested_at = 0.0
         self._wake.set()
 
     def why_no_stacks(self) -> str:
@@ -243,16 +229,14 @@ class LogFile:
     """One log file of a job."""
 
     name: str
-    #: The current address, which expires after some time.
+    #: The current address, which expires after some time, and the number of bytes read.
     url: str = ""
-    #: The number of bytes read.
     position: int = 0
     #: The rank and the stream of the next text; the stream is "" outside of a rank's output.
     rank: int = -1
     stream: str = ""
-    #: An incomplete mark.
+    #: An incomplete mark, and an incomplete line outside of a rank's output.
     mark: bytes = b""
-    #: An incomplete line outside of a rank's output.
     line: bytes = b""
 
 
@@ -279,8 +263,6 @@ class Logs:
         #: The reports of ranks about their exit (``bootstrap``): code, signal and evidence.
         self.exits: dict[int, dict[str, Any]] = {}
         self.started_ranks: set[int] = set()
-        #: Whether an address has expired and new ones are needed.
-        self.is_stale = False
 
     @property
     def is_behind(self) -> bool:
@@ -319,7 +301,6 @@ class Logs:
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
         """Set the addresses of the job's files, which expire after some time."""
-        self.is_stale = False
         for name, url in addresses.items():
             self._files.setdefault(name, LogFile(name)).url = url
 
@@ -342,9 +323,8 @@ class Logs:
         try:
             response = self._workspace.get_anonymous_client(file.url).send("GET", file.url, headers=headers)
         except AzureRefused as error:
-            if error.status in (401, 403, 404):
-                self.is_stale = True  # its signature has expired
-            elif error.status != 416:  # the range starts at the end of the file
+            # The signature has expired, and a new address follows, or the range starts at the end of the file.
+            if error.status not in (401, 403, 404, 416):
                 raise
             return b""
         content: bytes = response.content

@@ -36,23 +36,30 @@ from distdl_jupyter.core.plan import Placement, QueuedJob, QueueView, RankSlot
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.store import JobFolder, create_id
 
-#: Seconds between two queries, and after ``poll_soon``.
-_QUERY_SECONDS, _FAST_QUERY_SECONDS = 3.0, 0.5
-#: Seconds for which ``poll_soon`` stays in effect.
-_FAST_PERIOD_SECONDS = 30.0
+#: Seconds between two queries; after ``poll_soon``, and for how long.
+_QUERY_SECONDS, _FAST_QUERY_SECONDS, _FAST_PERIOD_SECONDS = 3.0, 0.5, 30.0
 #: Seconds without a response after which the user is notified.
 _OUTAGE_SECONDS = 5.0
 #: Seconds to wait for Slurm's cause of an exit before the exit is reported without one.
 _CAUSE_SECONDS = 5.0
-#: Seconds to wait until Slurm has freed the nodes of an ended job.
+#: Seconds to wait until Slurm has freed the nodes of an ended job, or ended a job that ``sweep`` has killed.
 _RELEASE_SECONDS = 15.0
+#: Seconds between two polls for the nodes.
+_POLL_SECONDS = 0.1
+#: The check of a node: seconds to wait for a free one, Slurm's time limit in minutes, and the timeout in seconds.
+_NODE_SECONDS, _LIMIT_MINUTES, _CHECK_SECONDS = 5, 1, 12.0
+#: The name of the checked node until the node itself reports one.
+_NODE_NAME = "a node"
+#: Python code that reads an agent's first program from standard input and runs it.
+_RUN_PROGRAM = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
 #: The maximum number of bytes of batch output in the error of a failed start.
 _MAX_OUTPUT_BYTES = 20_000
 #: Slurm's exit "signal" if the node cannot open the output file. Slurm 24.11 creates the folder instead, and the script
 #: detects that its files are missing (``script.NO_FILES_EXIT_CODE``).
 _OUTPUT_FAILED_SIGNAL = 53
-#: The state of a job that Slurm has purged; the name is not Slurm's.
+#: The state of a job that Slurm has purged, and all states of an ended job whose names are not Slurm's.
 _PURGED = "FORGOTTEN"
+_UNOFFICIAL_ENDS = (_PURGED, commands.REQUEUED_AFTER_START)
 #: srun's messages about a lost node, and about the end of tasks, with its cause.
 _NODE_LOST_PATTERN = re.compile(r"srun: error: Node failure on (\S+)")
 _TASK_ENDED_PATTERN = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
@@ -75,10 +82,8 @@ class SlurmJob(threading.Thread):
         #: Whether the job has started; if it is pending after that, Slurm has requeued it.
         self.has_run = False
         self.sent_signals: set[str] = set()
-        #: Whether slurmstepd has killed a process because of its memory.
-        self.is_out_of_memory = False
-        #: Whether slurmstepd has reported the time limit.
-        self.is_timed_out = False
+        #: Whether slurmstepd has killed a process because of its memory, or reported the time limit.
+        self.is_out_of_memory = self.is_timed_out = False
         self._hosts: list[str] = []
         self._lost_hosts: set[str] = set()
         self._ended_agents: dict[int, str] = {}
@@ -88,8 +93,6 @@ class SlurmJob(threading.Thread):
         self._blocked_codes: set[str] = set()
         self._cancel_requested = self._stop_requested = False
         self._wake = threading.Event()
-
-    # the thread -------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Poll the job's state, and cancel the job if requested."""
@@ -103,8 +106,7 @@ class SlurmJob(threading.Thread):
     @property
     def has_ended(self) -> bool:
         """Whether the job has ended, was purged, or was requeued by Slurm."""
-        extra_states = (_PURGED, commands.REQUEUED_AFTER_START)
-        return self.state is not None and (self.state.has_ended or self.state.state in extra_states)
+        return self.state is not None and (self.state.has_ended or self.state.state in _UNOFFICIAL_ENDS)
 
     def poll_soon(self) -> None:
         """Poll immediately, and often for some seconds."""
@@ -143,8 +145,6 @@ class SlurmJob(threading.Thread):
             self._blocked_codes.add(notice.code)
             self._outage.put(notice)
 
-    # nodes ------------------------------------------------------------------------------------
-
     def list_hosts(self) -> list[str]:
         """Return the nodes in Slurm's order, or [] before the job has started. Raises SlurmFailed."""
         state = self.state
@@ -178,8 +178,6 @@ class SlurmJob(threading.Thread):
                 for node in range(int(first), int(last or first) + 1):
                     self._ended_agents.setdefault(node, cause)
 
-    # end of the job ---------------------------------------------------------------------------
-
     def explain_loss(self, node: int, host: str) -> str:
         """Return the reason why a node is lost, or "" while it is available."""
         if host in self._lost_hosts:
@@ -206,13 +204,15 @@ class SlurmJob(threading.Thread):
     def make_error(self) -> LaunchFailed:
         """Return the error for a job whose nodes could not be prepared."""
         if self.state is not None and self.has_ended:
-            code = self.state.exit_code
-            end = "" if code in (0, script.NO_FILES_EXIT_CODE) else f" Its script exited with code {code}."
-            message = f"Slurm job {self.job} ended before its ranks started. {self.explain_end(started=False)}{end}"
-            return LaunchFailed(message, code="slurm-job-ended-early", output=self.read_output())
-        reasons = (self.explain_loss(node, host) for node, host in enumerate(self.list_hosts()))
-        message = f"Slurm job {self.job} could not start on all nodes. {' '.join(filter(None, reasons))}"
-        return LaunchFailed(message, code="slurm-nodes-not-ready", output=self.read_output())
+            exit_code, code = self.state.exit_code, "slurm-job-ended-early"
+            message = f"Slurm job {self.job} ended before its ranks started. {self.explain_end(started=False)}"
+            if exit_code not in (0, script.NO_FILES_EXIT_CODE):
+                message += f" Its script exited with code {exit_code}."
+        else:
+            reasons = (self.explain_loss(node, host) for node, host in enumerate(self.list_hosts()))
+            message = f"Slurm job {self.job} could not start on all nodes. {' '.join(filter(None, reasons))}"
+            code = "slurm-nodes-not-ready"
+        return LaunchFailed(message, code=code, output=self.read_output())
 
     def knows_end(self, since: float) -> bool:
         """Return whether Slurm has reported a state with a cause since that time (monotonic)."""
@@ -343,22 +343,6 @@ class SlurmNodes(AgentNodes):
         self._output.stop()
 
 
-#: Seconds to wait for Slurm to end a job that ``sweep`` has killed.
-_SWEEP_SECONDS = 15.0
-#: Seconds between two polls for the nodes.
-_POLL_SECONDS = 0.1
-#: Seconds for which a check waits for a free node.
-_NODE_SECONDS = 5
-#: Slurm's time limit for the check of a node, in minutes.
-_LIMIT_MINUTES = 1
-#: Timeout in seconds for the check of a node.
-_CHECK_SECONDS = 12.0
-#: The name of the checked node until the node itself reports one.
-_NODE_NAME = "a node"
-#: Python code that reads an agent's first program from standard input and runs it.
-_RUN_PROGRAM = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
-
-
 class SlurmCluster(AgentCluster):
     """Runs ranks on the nodes of a Slurm job, with one agent on each node."""
 
@@ -420,32 +404,22 @@ class SlurmCluster(AgentCluster):
         except commands.SlurmFailed as error:
             code, remedy = commands.explain_sbatch_error(error)
             rows.append(NodeCheck("", "Submission", "error", error.message, remedy, code))
-        down_nodes = [f"{node.name} ({node.detail})" for node in nodes if node.state == "down"]
-        if nodes and len(down_nodes) == len(nodes):
-            remedy = "Ask the administrators, or set another partition."
-            rows.append(NodeCheck("", "Nodes", "error", "no node is up", remedy, "slurm-nodes"))
-        elif down_nodes:
+        if down_nodes := [f"{node.name} ({node.detail})" for node in nodes if node.state == "down"]:
             text = f"{len(down_nodes)} of {len(nodes)} nodes are down: {listing(down_nodes)}"
-            remedy = "Meanwhile, jobs run on the other nodes."
-            rows.append(NodeCheck("", "Nodes", "warning", text, remedy, "slurm-node"))
+            row = NodeCheck("", "Nodes", "warning", text, "Meanwhile, jobs run on the other nodes.", "slurm-node")
+            if len(down_nodes) == len(nodes):
+                remedy = "Ask the administrators, or set another partition."
+                row = NodeCheck("", "Nodes", "error", "no node is up", remedy, "slurm-nodes")
+            rows.append(row)
         else:
             rows.append(NodeCheck("", "Nodes", "ok", f"{plural(len(nodes), 'node')} up"))
-        max_gpus = max((node.gpus for node in nodes), default=0)
-        if max_gpus and not options.gpus:
-            text = f"nodes have up to {plural(max_gpus, 'GPU')}, but jobs do not request any"
-            rows.append(NodeCheck("", "GPUs", "info", text, f"To use them, set gpus_per_node to {max_gpus}."))
         if any(check.level == "error" for check in rows):
             return rows
         return [*rows, *_check_software(options, modules, programs)]
 
     def preview(self, spec: JobSpec, options: SlurmOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Slurm names the nodes when the job starts."""
-        placement = preview_placement(spec, options.gpus, options.gpus_per_node or "not set")
-        gpus = options.gpus if spec.use_gpu is not False else 0
-        ranks = (dataclasses.replace(slot, gpu=slot.local_rank % gpus if gpus else None) for slot in placement.ranks)
-        return dataclasses.replace(placement, ranks=tuple(ranks))
-
-    # start ------------------------------------------------------------------------------------
+        return preview_placement(spec, options.gpus, options.gpus_per_node or "not set")
 
     def _connect(self, spec: JobSpec, options: SlurmOptions, context: Context) -> tuple[JobSpec, list[ReachError]]:
         """Submit the job, wait until Slurm starts it, and connect to its agents."""
@@ -535,8 +509,6 @@ class SlurmCluster(AgentCluster):
         """Return why Slurm ended the job before its ranks ran."""
         return self._interruption
 
-    # continue after the supervisor has died ----------------------------------------------------------
-
     def attach(
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read_offsets: Mapping[tuple[int, str], int]
     ) -> Run:
@@ -574,7 +546,7 @@ class SlurmCluster(AgentCluster):
             # A plain scancel would send TERM first and wait (KillWait).
             for arguments in (("--signal=KILL", f"{job}.0"), ("--signal=KILL", "--batch", job), (job,)):
                 commands.cancel(*arguments)
-            deadline = time.monotonic() + _SWEEP_SECONDS
+            deadline = time.monotonic() + _RELEASE_SECONDS
             while not commands.has_ended(job) and time.monotonic() < deadline:
                 time.sleep(0.2)
         return [f"Slurm job {job}" for job in running_jobs]

@@ -113,11 +113,9 @@ def run(*command: str, variables: Mapping[str, str] | None = None, timeout: floa
         message = "Slurm is not configured on this machine."
         hint = "Use a login node of the cluster, or set SLURM_CONF to its slurm.conf."
         raise SlurmFailed(message, code="slurm-not-configured", hint=hint)
-    error_class = SlurmFailed
+    error_class = UnknownJob if _UNKNOWN_JOB.search(output) else SlurmFailed
     if _NO_RESPONSE.search(output):
         error_class = SlurmTimeout
-    elif _UNKNOWN_JOB.search(output):
-        error_class = UnknownJob
     # The last error message, without "sbatch: error:".
     lines = [re.sub(r"^(\w+: )?((error|fatal|warning): )?", "", line).strip() for line in output.splitlines()]
     last_line = next((line for line in reversed(lines) if line), "no error message")
@@ -165,10 +163,9 @@ def cancel(*arguments: str) -> None:
     """Run scancel for a job, which may have ended. Raises SlurmTimeout."""
     try:
         run("scancel", *arguments)
-    except SlurmTimeout:
-        raise
-    except SlurmFailed:
-        return
+    except SlurmFailed as error:
+        if isinstance(error, SlurmTimeout):
+            raise
 
 
 def find_jobs(name: str) -> list[str]:
@@ -310,13 +307,10 @@ def explain_sbatch_error(error: SlurmFailed) -> tuple[str, str]:
     return next(matches, (error.code, error.hint))
 
 
-# nodes and the queue ----------------------------------------------------------------------------
-
 #: Prefixes of the states of a node that cannot run jobs.
 _DOWN_STATES = re.compile("down|drain|fail|error|unk|no_respond|perfctrs|maint|power(ed|ing)?_down")
 #: Prefixes of the states of a node that will soon be up.
 _STARTING_STATES = re.compile("powering_up|boot|reboot|configuring")
-_USE_DETAILS = {"mixed": "partly in use", "allocated": "in use"}
 #: States of jobs that have nodes.
 _RUNNING_STATES = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 
@@ -333,10 +327,10 @@ def parse_node(name: str, slurm_state: str, cores: str, load: str, gres: str, re
     """Return a node from the fields of sinfo."""
     base_state, is_unresponsive = slurm_state.lower().rstrip("*~#!%$@^-"), slurm_state.endswith("*")
     state: NodeState = "starting" if _STARTING_STATES.match(base_state) else "up"
-    detail = _USE_DETAILS.get(base_state, base_state)
+    detail = base_state
     if is_unresponsive or _DOWN_STATES.match(base_state):
         state = "down"
-        detail = f"{base_state}: {reason}" if reason not in ("none", "") else base_state
+        detail += f": {reason}" if reason not in ("none", "") else ""
         detail += " (no response to Slurm)" if is_unresponsive else ""
     gpus, gpu_name = count_gpus(gres)
     cpu_load = round(float(load), 1) if re.fullmatch(r"\d+(\.\d+)?", load) else None
@@ -349,18 +343,10 @@ def list_queue() -> list[QueuedJob]:
     output = run("squeue", "--noheader", "--me", "--array", "--format=%i|%T|%r|%Q|%D|%C|%b|%P|%j")
     jobs = []
     for line in (line for line in output.splitlines() if line.count("|") >= 8):
-        id_, state, reason, priority, nodes, cores, gres, partition, name = line.split("|", 8)
+        id_, state, reason, *amounts, gres, partition, name = line.split("|", 8)
+        numbers = dict(zip(("priority", "nodes", "cores"), map(parse_number, amounts), strict=True))
         is_running, reason = state in _RUNNING_STATES, "" if reason in ("None", "(null)") else reason
-        job = QueuedJob(
-            id=id_,
-            name=name,
-            runs=is_running,
-            why="" if is_running else describe_waiting(JobState(state, reason)),
-            priority=parse_number(priority),
-            nodes=parse_number(nodes),
-            cores=parse_number(cores),
-            gpus=count_gpus(re.sub(r"gres[:/]", "", gres))[0] * parse_number(nodes),
-            partition=partition,
-        )
-        jobs.append(job)
+        why = "" if is_running else describe_waiting(JobState(state, reason))
+        gpus = count_gpus(re.sub(r"gres[:/]", "", gres))[0] * numbers["nodes"]
+        jobs.append(QueuedJob(id=id_, name=name, runs=is_running, why=why, gpus=gpus, partition=partition, **numbers))
     return sorted(jobs, key=lambda job: (not job.runs, -job.priority, parse_number(job.id)))

@@ -16,10 +16,10 @@ import shlex
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 from distdl_jupyter import permissions
 from distdl_jupyter.clusters import environment
@@ -52,6 +52,12 @@ _RESERVED_OPTIONS = (
 )
 #: Their short forms.
 _RESERVED_LETTERS = re.compile("-[aoeJNnDW]")
+#: Seconds that an array's task waits for a trial, because a trial only starts after the previous one has ended.
+TASK_WAIT_SECONDS = 60
+#: Number of times per second that a waiting task checks for its link.
+_POLLS_PER_SECOND = 5
+#: The link target of a task that can no longer be claimed.
+_CLOSED_TARGET = "-"
 #: Minimum and maximum of numeric options. Slurm limits the seconds of ``--signal`` to 65,535.
 _NUMBER_LIMITS = {"requeue": (0, MAX_RESTARTS), "checkpoint_seconds": (0, 65_535), "cpus_per_task": (1, 1_000_000)}
 
@@ -110,9 +116,6 @@ class SlurmOptions:
         return commands.count_gpus(self.gpus_per_node)[0]
 
 
-# files ------------------------------------------------------------------------------------------
-
-
 class JobDirectory:
     """The files of a job that its nodes read: ``job`` is the folder of the ranks, and ``run`` the folder for Slurm."""
 
@@ -129,31 +132,28 @@ class JobDirectory:
         self.has_uncollected_files = False
 
     def write(self, folder: JobFolder, spec: JobSpec, options: SlurmOptions) -> None:
-        """Write all files. Raises LaunchFailed."""
-        try:
-            if self.is_copied:
-                permissions.make_folder(self.job.parent)
-            permissions.make_private(self.job)
-            permissions.make_private(self.run)
-            if self.is_copied:
-                self._copy(folder)
-            zipfile.ZipFile(io.BytesIO(environment.build_package().content)).extractall(self.run / "lib")
-            agent_files = [name for node in range(spec.node_count) for name in agents.get_file_names(node)]
-            for name in (self.output.name, agents.FAILED_FILE, agents.WARNED_FILE, *agent_files):
-                owned.write(self.run / name, b"")
-            # The script of each node runs the option ``setup``, then the agent.
-            shell = f"#!/bin/bash -l\nset -e\n{options.setup}\nset +e\n" if options.setup else "#!/bin/sh\n"
-            python = options.python or ("" if options.container_image else spec.python) or "python3"
-            start_script = (
-                f'{shell}export PYTHONPATH={shlex.quote(f"{self.run}/lib")}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
-                f"exec {shlex.quote(python)} -P -m distdl_jupyter.node.folder {shlex.quote(str(self.run))} "
-                '"$SLURM_NODEID"\n'
-            )
-            owned.write(self.run / _START_FILE, start_script.encode())
-            (self.run / _START_FILE).chmod(0o700)
-            owned.write(self.batch, build_batch_script(self, spec, options).encode())
-        except OSError as error:
-            raise make_unusable_error(error, self.job) from error
+        """Write all files. Raises OSError."""
+        if self.is_copied:
+            permissions.make_folder(self.job.parent)
+        permissions.make_private(self.job)
+        permissions.make_private(self.run)
+        if self.is_copied:
+            self._copy(folder)
+        zipfile.ZipFile(io.BytesIO(environment.build_package().content)).extractall(self.run / "lib")
+        agent_files = [name for node in range(spec.node_count) for name in agents.get_file_names(node)]
+        for name in (self.output.name, agents.FAILED_FILE, agents.WARNED_FILE, *agent_files):
+            owned.write(self.run / name, b"")
+        # The script of each node runs the option ``setup``, then the agent.
+        shell = f"#!/bin/bash -l\nset -e\n{options.setup}\nset +e\n" if options.setup else "#!/bin/sh\n"
+        python = options.python or ("" if options.container_image else spec.python) or "python3"
+        start_script = (
+            f'{shell}export PYTHONPATH={shlex.quote(f"{self.run}/lib")}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
+            f"exec {shlex.quote(python)} -P -m distdl_jupyter.node.folder {shlex.quote(str(self.run))} "
+            '"$SLURM_NODEID"\n'
+        )
+        owned.write(self.run / _START_FILE, start_script.encode())
+        (self.run / _START_FILE).chmod(0o700)
+        owned.write(self.batch, build_batch_script(self, spec, options).encode())
 
     def claim_task(self, link: Path) -> bool:
         """Claim the array task of this link; return whether it succeeded. Raises OSError."""
@@ -221,9 +221,6 @@ def make_unusable_error(error: OSError, folder: Path) -> LaunchFailed:
 def points_to(link: Path, run: Path) -> bool:
     """Return whether the array task of this link was claimed for the job whose folder is ``run``."""
     return link.is_symlink() and link.readlink() == run
-
-
-# scripts ----------------------------------------------------------------------------------------
 
 
 def require_containers(options: SlurmOptions) -> None:
@@ -318,15 +315,6 @@ def build_job_name(spec: JobSpec) -> str:
 #     1/array.json    an array: its Slurm job and its number of tasks
 #     1/7, 1/7.out    the link from task 7 to the files of its trial, and the output of its script
 
-#: Seconds that a task waits for a trial, because a trial only starts after the previous one has ended.
-TASK_WAIT_SECONDS = 60
-#: Number of times per second that a waiting task checks for its link.
-_POLLS_PER_SECOND = 5
-#: Maximum number of tasks of an array: Slurm's default MaxArraySize is 1001. Further tasks are in another array.
-_MAX_TASKS = 1000
-#: The link target of a task that can no longer be claimed.
-_CLOSED_TARGET = "-"
-
 
 def claim_task(
     directory: JobDirectory, spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], context: Context
@@ -341,12 +329,11 @@ def claim_task(
         return ""
     plan = SweepPlan.from_group(group)
     permissions.make_private(root)
-    with _open_lock(root):
-        arrays = _list_arrays(root)
+    with _lock_arrays(root) as arrays:
         if arrays and (task := _claim_free_task(arrays[-1], directory, context)):
             return task
         # The first trials start concurrently, so any of them may be the one that submits the array.
-        size = min(_MAX_TASKS, plan.trials - (number if arrays or number >= plan.parallel else 0))
+        size = plan.trials - (number if arrays or number >= plan.parallel else 0)
         if size < 2:
             return ""
         folder = permissions.make_private(root / str(len(arrays) + 1))
@@ -370,10 +357,9 @@ def close_array(group: Group) -> None:
     root = _get_array_root(group)
     if not root.is_dir():
         return
-    with _open_lock(root):
-        for folder in _list_arrays(root):
-            job, free_links = _load_array(folder)
-            closed_tasks = []
+    with _lock_arrays(root) as arrays:
+        for folder in arrays:
+            (job, free_links), closed_tasks = _load_array(folder), []
             for link in free_links:
                 with contextlib.suppress(FileExistsError):  # a trial has claimed it, or the task has closed itself
                     link.symlink_to(_CLOSED_TARGET)
@@ -387,16 +373,12 @@ def _get_array_root(group: Group) -> Path:
     return JobStore(kind="sweeps").get_folder(group.id).path / "slurm"
 
 
-def _open_lock(root: Path) -> IO[bytes]:
-    """Acquire the lock for claiming tasks, which is released when the file is closed. Raises OSError."""
-    file = (root / "lock").open("ab")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    return file
-
-
-def _list_arrays(root: Path) -> list[Path]:
-    """Return the folders of all arrays; the newest is the last."""
-    return sorted((path for path in root.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+@contextlib.contextmanager
+def _lock_arrays(root: Path) -> Iterator[list[Path]]:
+    """Yield the folders of all arrays, the newest last, while no other process can claim a task. Raises OSError."""
+    with (root / "lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield sorted((path for path in root.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
 
 
 def _load_array(folder: Path) -> tuple[str, list[Path]]:

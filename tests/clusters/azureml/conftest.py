@@ -27,7 +27,7 @@ _BODY = {
 @pytest.fixture
 def ml(signed_in, azurite, tmp_path, monkeypatch):  # noqa: F811
     """A workspace whose jobs run here, with short pauses between requests."""
-    monkeypatch.setattr(run, "_STATE_SECONDS", 0.2)
+    monkeypatch.setattr(run, "_POLL_SECONDS", 0.2)
     monkeypatch.setattr(run, "_SETTLE_SECONDS", 3.0)
     signed_in.blob_at(azurite.template)
     Prices(signed_in.server)

@@ -46,7 +46,6 @@ def test_a_compute_cluster_is_created_and_deleted(service):
     machines = now()
     assert (machines.exists, machines.state, machines.problem) == (True, "", "")
     assert (machines.size, machines.min_nodes, machines.max_nodes) == (T4, 0, 4)
-    assert "nodes stop after 10 min without a job" in machines.detail
     assert CLUSTER.list_nodes(OPTIONS) == []
 
     CLUSTER.delete(OPTIONS)
@@ -83,7 +82,6 @@ def test_subscriptions_workspaces_computes_and_sizes_can_be_chosen(service):
         ("ws1", "vision, westeurope", {"resource_group": "vision"}),
         ("ws2", "vision, eastus", {"resource_group": "vision"}),
     ]
-    assert [row.value for row in CLUSTER.list_choices("resource_group", {})] == ["speech", "vision"]
     workspace = {"workspace": "ws1", "resource_group": "vision"}
     rows = CLUSTER.list_choices("compute", workspace)
     assert [(row.value, row.detail) for row in rows] == [("gpu", f"{T4}, 0 to 4 nodes")]

@@ -26,7 +26,7 @@ NODES = [
 @pytest.mark.parametrize(
     ("options", "refusal", "rows"),
     [
-        ({}, "", {"Submission": "ok", "GPUs": "info"}),
+        ({}, "", {"Submission": "ok"}),
         ({"gpus_per_node": "4", "time_limit": "1:00:00"}, "", {"Submission": "ok"}),
         (
             {"gpus_per_node": "5"},

@@ -5,8 +5,7 @@ import os
 
 import pytest
 
-from distdl_jupyter.clusters.slurm.script import JobDirectory, SlurmOptions
-from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.clusters.slurm.script import JobDirectory, SlurmOptions, make_unusable_error
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
 
@@ -25,9 +24,9 @@ def test_a_directory_that_others_may_write_is_refused(tmp_path, folder):
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)
-    with pytest.raises(LaunchFailed, match=f"{shared} is writable by others") as caught:
+    with pytest.raises(OSError, match=f"{shared} is writable by others") as caught:
         write(JobDirectory(folder, str(shared)), folder)
-    assert "a folder that you own and that all nodes share" in caught.value.hint
+    assert "a folder that you own and that all nodes share" in make_unusable_error(caught.value, shared).hint
     assert list(shared.iterdir()) == []
     shared.chmod(0o1777)
     write(JobDirectory(folder, str(shared)), folder)
@@ -59,7 +58,7 @@ def test_what_somebody_else_has_put_in_the_job_s_place_is_not_used(tmp_path, fol
     (tmp_path / "scratch").mkdir()
     directory = JobDirectory(folder, str(tmp_path / "scratch"))
     plant(directory.job, tmp_path)
-    with pytest.raises(LaunchFailed, match=r"belongs to another user|is a link or a file, not a folder"):
+    with pytest.raises(OSError, match=r"belongs to another user|is a link or a file, not a folder"):
         write(directory, folder)
     assert not list((tmp_path).glob("elsewhere/*"))
     directory.remove()

@@ -136,8 +136,8 @@ def test_a_job_that_is_asked_to_make_room_is_interrupted_before_its_state_says_s
     ("state", "reason", "shown", "detail"),
     [
         ("idle", "", "up", "idle"),
-        ("mixed", "", "up", "partly in use"),
-        ("allocated", "", "up", "in use"),
+        ("mixed", "", "up", "mixed"),
+        ("allocated", "", "up", "allocated"),
         ("down", "no power", "down", "down: no power"),
         ("drained", "disk", "down", "drained: disk"),
         ("idle*", "", "down", "idle (no response to Slurm)"),
