@@ -320,10 +320,7 @@ def _connect_ray(address: str) -> Any:
                     raise
     except Exception as error:
         message = f"Ray at {address} does not respond: {getattr(error, 'strerror', None) or _get_first_line(error)}."
-        hint = (
-            "Start Ray with 'ray start --head', or correct the option 'address': ray://HOST:10001 works from any "
-            "machine, HOST:6379 and auto only on nodes of the cluster."
-        )
+        hint = "Start Ray with 'ray start --head', or set the option 'address' to ray://HOST:10001."
         raise LaunchFailed(message, code="ray-unreachable", hint=hint) from error
     return ray
 

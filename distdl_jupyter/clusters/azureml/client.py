@@ -323,10 +323,8 @@ def check_spec(spec: JobSpec) -> None:
         hint = "Set process_count_per_node to 1."
         raise InvalidSpec(message, code="azureml-one-process-per-node", field="process_count_per_node", hint=hint)
     if spec.secret_variables:
-        message = (
-            f"{spec.secret_variables[0]} looks like a secret, but everyone in the workspace can read the variables "
-            "and code of Azure ML jobs."
-        )
+        name = spec.secret_variables[0]
+        message = f"{name} looks like a secret, but all users of the workspace can read the variables of its jobs."
         hint = "Store the secret in a Key Vault, and let ranks read it with the managed identity of the compute target."
         raise InvalidSpec(message, code="azureml-secret-variable", field="environment_variables", hint=hint)
     for source in spec.data:

@@ -232,10 +232,7 @@ class AzureMLCluster(Cluster, Provisioner):
         text = f"Azure ML runs the job as {client.build_run_name(spec.id)}: {studio_url}"
         context.note(RunNotice("info", text, "azureml"))
         if any(source.mode == "mount" for source in spec.data):
-            text = (
-                "Mounted data is read over the network during training. Download it if it fits on the nodes' disks "
-                "and is read more than once."
-            )
+            text = "Mounted data is read over the network in every epoch. Download it if it fits on the nodes' disks."
             context.note(RunNotice("warning", text, "mounted"))
         return run.AzureMLRun(spec, workspace, context)
 
@@ -290,18 +287,15 @@ class AzureMLCluster(Cluster, Provisioner):
         if compute is None or compute.provisioning_state == "Creating":
             return []
         price, nodes = _get_node_price(compute), []
+        costs: dict[str, Any] = {"cost_per_hour": price.per_hour, "currency": price.currency} if price else {}
         with open_computes(options) as operations:
             for node in operations.list_nodes(options.compute):
                 # azure-ai-ml 1.35.2 provides some values only under the names of the REST API.
                 values = {name.replace("_", "").lower(): value for name, value in vars(node).items() if value}
                 azure_state = str(values.get("nodestate", "")).lower()
-                info = NodeInfo(str(values.get("nodeid", "")), _NODE_STATES.get(azure_state, "unknown"), azure_state)
-                if azure_state != "preempted":
-                    costs: dict[str, Any] = (
-                        {"cost_per_hour": price.per_hour, "currency": price.currency} if price else {}
-                    )
-                    info = dataclasses.replace(info, billed=True, **costs)
-                nodes.append(info)
+                name, state = str(values.get("nodeid", "")), _NODE_STATES.get(azure_state, "unknown")
+                fields = {"billed": True, **costs} if azure_state != "preempted" else {}
+                nodes.append(NodeInfo(name, state, azure_state, **fields))
         return nodes
 
     def get_machines(self, options: Any) -> Machines | None:

@@ -61,10 +61,6 @@ _WAITING_TEXTS = {
 }
 #: The states to which a running job returns if its nodes were preempted.
 _REQUEUED_STATES = _WAITING_TEXTS.keys() - {"", "Paused"}
-_PREEMPTED_TEXT = (
-    "Azure ML preempted the low-priority nodes and queued the job again. It restarts from the latest checkpoint if the "
-    "code loads one."
-)
 #: The number of recorded bytes of each (rank, stream).
 _Offsets = Mapping[tuple[int, str], int]
 
@@ -139,7 +135,8 @@ class AzureMLRun(Run):
         self._error = str(((details.get("error") or {}).get("error") or {}).get("message") or self._error)
         status = str(details.get("status") or self._status)
         if self._status == "Running" and status in _REQUEUED_STATES:
-            self._outage.put(RunNotice("warning", _PREEMPTED_TEXT, "preempted"))
+            text = "Azure ML preempted the nodes and queued the job again. It resumes if its code loads a checkpoint."
+            self._outage.put(RunNotice("warning", text, "preempted"))
         self._status = status
 
     @property
