@@ -295,6 +295,7 @@ _CAUSES = (
         "{0}.",
         "Set the option 'host' to an address of this machine that executors can reach, and open its ports to them.",
     ),
+    (r"JAVA_GATEWAY_EXITED", "The Spark driver did not start.", "Read its output. Spark 4 needs Java 17 or newer."),
     (
         r"different version: \(?(\d+[., ]+\d+)\)? than that in driver:? \(?(\d+[., ]+\d+)",
         "The executors run Python {0}, but this job runs Python {1}.",
@@ -536,16 +537,12 @@ class Stage:
                 else:
                     self._connection, child_socket = socket.socketpair()
                     resources.enter_context(self._connection)
-                    variables = {name: value for name, value in os.environ.items() if name not in _REDIRECTS}
+                    env = {name: value for name, value in os.environ.items() if name not in _REDIRECTS}
+                    env[MARK_VARIABLE], command = stage.name, [sys.executable, "-P", "-m", __name__]
                     with child_socket:
                         # The process stays in the supervisor's session, whose watchdog gives it time to release slots.
                         self._process = subprocess.Popen(
-                            [sys.executable, "-P", "-m", __name__],
-                            process_group=0,
-                            env=variables | {MARK_VARIABLE: stage.name},
-                            stdin=child_socket.fileno(),
-                            stdout=output,
-                            stderr=output,
+                            command, process_group=0, env=env, stdin=child_socket.fileno(), stdout=output, stderr=output
                         )
                 content = json.dumps({**request, "callback": self.listener.connect_info})
                 self._connection.sendall(content.encode() + b"\n")
