@@ -13,10 +13,10 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import threading
 import time
+from asyncio.subprocess import SubprocessStreamProtocol
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -326,44 +326,42 @@ class SshLink(connection.Link):
     """A process such as ssh that is connected to the agent on a host; ``variables`` is its environment."""
 
     def __init__(self, name: str, argv: Sequence[str], variables: Mapping[str, str]) -> None:
+        """Start the process. Raises OSError. Must not be called on the event loop of the links."""
         super().__init__()
         self._name = name
-        stream = subprocess.PIPE
-        self._process = process = subprocess.Popen(
-            argv, stdin=stream, stdout=stream, stderr=stream, env=variables, start_new_session=True
+        start = self._start(argv, variables)
+        asyncio.run_coroutine_threadsafe(start, connection.get_loop()).result()
+
+    async def _start(self, argv: Sequence[str], variables: Mapping[str, str]) -> None:
+        loop = asyncio.get_running_loop()
+        self._streams: Any  # its three streams are pipes
+        self._process, self._streams = await loop.subprocess_exec(
+            lambda: SubprocessStreamProtocol(connection.READ_BYTES, loop), *argv, env=variables, start_new_session=True
         )
-        self._pipes = [pipe for pipe in (process.stdin, process.stdout, process.stderr) if pipe is not None]
-        self._stdin_fd, self._stdout_fd, self._stderr_fd = (pipe.fileno() for pipe in self._pipes)
-        for pipe in self._pipes:
-            os.set_blocking(pipe.fileno(), False)
+        self._errors = asyncio.create_task(self._collect_errors())
+
+    async def _collect_errors(self) -> None:
+        with contextlib.suppress(OSError):
+            while content := await self._streams.stderr.read(connection.READ_BYTES):
+                self.add_errors(content)
 
     @property
     def code(self) -> int | None:
         """The exit code of the process, or None while it runs."""
-        return self._process.poll()
-
-    async def open(self) -> None:
-        """Start collecting the error output of the process."""
-
-        async def collect_errors() -> None:
-            with contextlib.suppress(OSError):
-                while content := await connection.read(self._stderr_fd):
-                    self.add_errors(content)
-
-        self._errors = asyncio.create_task(collect_errors())
+        return self._process.get_returncode()
 
     async def read(self) -> bytes:
         """Return the next output of the process."""
-        return await connection.read(self._stdout_fd)
+        return await self._streams.stdout.read(connection.READ_BYTES)
 
     async def write(self, content: bytes) -> None:
         """Write to the standard input of the process."""
-        await connection.write(self._stdin_fd, content)
+        self._streams.stdin.write(content)
+        await self._streams.stdin.drain()
 
     def close_input(self) -> None:
         """Close the standard input of the process; idempotent."""
-        with contextlib.suppress(OSError):
-            self._pipes[0].close()
+        self._streams.stdin.close()
 
     async def end(self, grace: float = 0.0) -> None:
         """Wait for the process to exit; kill it after ``grace`` seconds."""
@@ -376,10 +374,7 @@ class SshLink(connection.Link):
     async def close(self) -> None:
         """Close the streams of the process."""
         self._errors.cancel()
-        await asyncio.wait([self._errors])
-        for pipe in self._pipes:
-            with contextlib.suppress(OSError):
-                pipe.close()
+        self._process.close()
 
     async def explain_end(self, idle_seconds: float) -> str:
         """Return why the output ended, ``idle_seconds`` after the last byte."""

@@ -34,7 +34,7 @@ from distdl_jupyter.node.run_dir import RunFolder
 from distdl_jupyter.worker.rank_socket import NOTES, find_note, open_listener, read_uid, write_note
 
 #: The maximum number of bytes per read of an agent's output.
-_READ_BYTES = 256 * 1024
+READ_BYTES = 256 * 1024
 #: The maximum number of bytes of error output to store; only its end is stored.
 MAX_ERROR_BYTES = 8192
 
@@ -61,35 +61,6 @@ def _reset_loop() -> None:
 
 
 os.register_at_fork(after_in_child=_reset_loop)
-
-
-async def read(fd: int) -> bytes:
-    """Return available bytes of a non-blocking descriptor, or b"" at its end. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    while True:
-        await _wait_ready(fd, loop.add_reader, loop.remove_reader)
-        with contextlib.suppress(BlockingIOError):
-            return os.read(fd, _READ_BYTES)
-
-
-async def write(fd: int, content: bytes) -> None:
-    """Write all bytes to a non-blocking descriptor. Raises OSError."""
-    loop, view = asyncio.get_running_loop(), memoryview(content)
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:
-            await _wait_ready(fd, loop.add_writer, loop.remove_writer)
-
-
-async def _wait_ready(fd: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
-    """Wait until a descriptor is ready. It must not be closed meanwhile, because its number could be reused."""
-    ready = asyncio.Event()
-    add(fd, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        remove(fd)
 
 
 class Link(ABC):

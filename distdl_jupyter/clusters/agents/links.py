@@ -24,7 +24,7 @@ from typing import Any
 from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.agents import connection
 from distdl_jupyter.clusters.agents.agent import Host
-from distdl_jupyter.clusters.agents.connection import AGENT_TIMEOUT, Connection, Link, start_all
+from distdl_jupyter.clusters.agents.connection import AGENT_TIMEOUT, READ_BYTES, Connection, Link, start_all
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import channels, folder
 from distdl_jupyter.node.channels import Inbox
@@ -168,8 +168,6 @@ class FolderLink(Tail, connection.Link):
 _HELLO_SECONDS, _CROWDED_SECONDS = 10.0, 1.0
 #: The maximum number of unproven connections. It exceeds most node counts, because nodes connect simultaneously.
 _MAX_UNPROVEN = 256
-#: The maximum number of bytes per read.
-_READ_BYTES = 256 * 1024
 #: The channels of the agent's standard input and output; all others are error output.
 _INPUT, _OUTPUT = 0, 1
 
@@ -194,7 +192,7 @@ class TcpLink(Link):
         """Return the next output of the agent; store its exit code and error output."""
         output = bytearray()
         with contextlib.suppress(OSError):  # the connection is lost
-            while self._code is None and not output and (content := await self._reader.read(_READ_BYTES)):
+            while self._code is None and not output and (content := await self._reader.read(READ_BYTES)):
                 for frame in self._frames.feed(content):
                     if isinstance(frame, dict):
                         self._code = int(frame["code"])

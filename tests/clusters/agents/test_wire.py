@@ -51,7 +51,7 @@ def test_a_program_that_does_not_start_an_agent_is_told_by_its_last_words():
     found.start()
     found.close()
     assert (link.code, link.last_line) == (1, ": no such account")
-    assert subprocess.run(["kill", "-0", str(link._process.pid)], check=False, capture_output=True).returncode == 1
+    assert subprocess.run(["kill", "-0", str(link._process.get_pid())], check=False, capture_output=True).returncode == 1
 
 
 def test_a_child_that_is_forked_takes_no_word_from_its_parent():
