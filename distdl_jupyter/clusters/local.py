@@ -191,18 +191,19 @@ class LocalCluster(Cluster):
 
 def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, context: Context) -> dict[int, NodeData]:
     """Run a stager for each node, including emulated ones; return the paths of the data by node."""
-    from distdl_jupyter.clusters.agents.staging import LocalStager, NodeStager, run_stagers
+    from distdl_jupyter.clusters.agents.agent import LocalAgent
+    from distdl_jupyter.clusters.agents.staging import Stager, run_stagers
 
     hosts = {slot.node: slot.host for slot in placement.ranks}
     prefixes = ("AWS_", "GOOGLE_", "PIP_", "UV_")  # settings of object stores and package indexes
     inherited = context.inherited.items()
     variables = {name: value for name, value in inherited if name.startswith(prefixes) or not is_secret(name, value)}
-    variables["DISTDL_JOB_ID"] = spec.id
-
-    def start(node: int) -> NodeStager:
-        try:
-            return LocalStager(node, hosts[node], spec.python or sys.executable, variables)
-        except OSError as error:
-            raise machine.make_launch_error("Cannot start the program that copies the data", error) from error
-
-    return run_stagers(start, sorted(hosts), staging, context.report)
+    agent = LocalAgent(spec, context.folder.path)
+    try:
+        # Folders of this machine are used directly.
+        start = lambda node: Stager(node, hosts[node], agent, "", {}, variables)  # noqa: E731
+        return run_stagers(start, sorted(hosts), staging, context.report)
+    except OSError as error:
+        raise machine.make_launch_error("Cannot start the program that copies the data", error) from error
+    finally:
+        agent.close()

@@ -25,7 +25,7 @@ copy        channel, digest, base; then a tar as data,     path, files, bytes (w
             b"" ends it
 start       processes: [{kind, process, argv, environment, pids: {process: pid}; data of ``out`` and ``err`` and a
             directory, out, err, open_input, python}]      message ``exit`` {kind, process, code, signal, evidence}
-feed        kind, text                                     (nothing) when written to its standard input
+feed        kind, process, text                            (nothing) when written to its standard input
 pipes       ranks: [{rank, out, err}], variables           (nothing) data of ``out`` and ``err``
 signal      name: INT, TERM, KILL; to: ranks, all          sent
 alive                                                      alive, and how many of them are workers
@@ -428,7 +428,8 @@ class Agent:
         return acquire
 
     def _on_feed(self, fields: Fields) -> Callable[[], None]:
-        return functools.partial(self._prepared_job.feed, str(fields["kind"]), str(fields["text"]))
+        process = str(fields["kind"]), int(fields["process"])
+        return functools.partial(self._prepared_job.feed, *process, str(fields["text"]))
 
     def _on_connect(self, fields: Fields) -> None:
         """Relay between a channel and a rank's socket until either end closes."""

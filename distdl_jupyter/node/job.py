@@ -165,7 +165,7 @@ class Job:
                 "env": environment,
                 "cwd": fields.get("directory") or None,
             }
-            popen = fork(program, options) if fork is not None else None
+            popen = fork(program, options) if fork is not None and fields.get("kind") != DATA else None
             if popen is None:
                 popen = subprocess.Popen(program, start_new_session=True, **options)
         except BaseException:
@@ -178,10 +178,10 @@ class Job:
         gpus = environment.get("CUDA_VISIBLE_DEVICES", "")
         return Child(str(fields.get("kind") or RANK), int(fields["process"]), popen, sources, open_input, gpus)
 
-    def feed(self, kind: str, text: str) -> None:
-        """Write to the standard input of the process of this type. May block; does nothing if it has exited."""
+    def feed(self, kind: str, process: int, text: str) -> None:
+        """Write to the standard input of a process. May block; does nothing if it has exited."""
         for child in self._children:
-            if child.kind == kind and child.open_input and child.popen.stdin is not None:
+            if (child.kind, child.number) == (kind, process) and child.popen.stdin is not None:
                 with contextlib.suppress(BrokenPipeError, ValueError):
                     child.popen.stdin.write(text.encode())
                     child.popen.stdin.flush()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -266,6 +267,20 @@ class LocalChannels(Channels):
         self._pipes[number] = list(os.pipe())
         return number, self._pipes[number][0]
 
+    def forward(self, sink: Callable[[bytes], object]) -> int:
+        """Create a channel whose bytes a thread passes to ``sink``, b"" at the end; return its number."""
+        number, reader = self.create_pipe()
+        self._pipes[number][0] = -1  # only the thread uses it
+
+        def read() -> None:
+            with open(reader, "rb", buffering=0) as pipe:  # noqa: PTH123  a descriptor
+                while content := pipe.read(_READ_SIZE):
+                    sink(content)
+            sink(b"")
+
+        threading.Thread(target=read, name="channel", daemon=True).start()
+        return number
+
     def open(self, channel: int) -> tuple[int, ChannelSource | None]:
         """Return the write end."""
         writer, self._pipes[channel][1] = self._pipes[channel][1], -1
@@ -299,6 +314,9 @@ class LocalChannels(Channels):
 class LocalJob(Job):
     """A job whose processes this process starts with complete environments."""
 
+    def _on_feed(self, fields: node_job.Fields) -> None:
+        self.feed(**fields)
+
     # A process that is forked warm is found as a child of this process: its environment shows only the job's mark.
     def _build_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         return {**variables, **devices.build_cuda_variables(variables), **self.marks}
@@ -310,6 +328,7 @@ class LocalAgent(AgentConnection):
     def __init__(self, job: JobSpec, folder: Path) -> None:
         super().__init__("")
         self._channels = LocalChannels()
+        self.open_channel = self._channels.forward
         self.job = LocalJob(job.id, Workdir(folder, is_copy=False), self._channels, [], None, job.python)
 
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:

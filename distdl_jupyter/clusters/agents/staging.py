@@ -21,7 +21,6 @@ import math
 import queue
 import re
 import secrets
-import subprocess
 import tarfile
 import tempfile
 import threading
@@ -316,10 +315,8 @@ class AgentNodes(JobNodes):
 
 #: The arguments of a Python interpreter that run the stager.
 _PROGRAM = ("-P", "-m", "distdl_jupyter.data.stager")
-#: Seconds between two checks for a cancellation, and timeout of requests to an agent.
-_POLL_SECONDS, _REQUEST_SECONDS = 0.25, 60.0
-#: The maximum number of bytes of error output to store.
-_MAX_ERROR_BYTES = 2000
+#: Seconds between two checks for a cancellation, and timeouts of requests to an agent and of a stager's error output.
+_POLL_SECONDS, _REQUEST_SECONDS, _ERRORS_SECONDS = 0.25, 60.0, 1.0
 #: The maximum number of characters of a part of a message to an agent.
 _MAX_MESSAGE_CHARS = 1 << 20
 #: The number of copied bytes between two progress messages.
@@ -330,80 +327,36 @@ NodeData = tuple[dict[str, str], str]
 Message = dict[str, Any]
 
 
-class LocalStager:
-    """A stager that is a child of this process. A thread reads and writes; another one calls ``end``."""
+class Stager:
+    """A stager, which an agent runs and ends with the job.
 
-    lost_reason = ""
+    ``folders`` are copied to its host first; ``variables`` are added to the environment of the agent's processes.
+    """
 
-    def __init__(self, node: int, host: str, python: str, environment: dict[str, str]) -> None:
-        self.node = node
+    def __init__(
+        self, number: int, host: str, connection: Any, base: str, folders: Mapping[str, _Folder],
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        self.number = number
         self.host = host
-        #: The end of its error output.
-        self.errors = b""
-        self._error_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``end``
-        self._process = subprocess.Popen(
-            [python, *_PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._error_file,
-            env=environment, start_new_session=True,
-        )  # fmt: skip
-        assert self._process.stdin is not None, "both are pipes"
-        assert self._process.stdout is not None, "both are pipes"
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
-
-    def copy_folders(self, _put: Callable[[Message], object]) -> dict[str, Message]:
-        """Copy nothing: the folders of this machine are used directly."""
-        return {}
-
-    def write(self, message: Message) -> None:
-        """Send a message; it is ignored if the process has ended."""
-        with contextlib.suppress(OSError, ValueError):
-            self._stdin.write(json.dumps(message).encode() + b"\n")
-            self._stdin.flush()
-
-    def read_lines(self) -> Iterator[bytes]:
-        """Yield the lines of its output, then store its error output."""
-        with self._stdout as lines:
-            yield from lines
-        self._error_file.seek(0)
-        self.errors = self._error_file.read()[-_MAX_ERROR_BYTES:]
-
-    def end(self) -> None:
-        """Close the input of the process, then end it."""
-        with contextlib.suppress(OSError):
-            self._stdin.close()
-        try:
-            self._process.wait(5.0 if self._stdout.closed else 0.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._error_file.close()
-
-
-class AgentStager:
-    """A stager that an agent runs; the agent ends it with the job. ``folders`` are copied to the host first."""
-
-    def __init__(self, number: int, node: AgentNode, folders: Mapping[str, _Folder], base: str) -> None:
-        self.node = number
-        self.host = node.host
-        #: The end of its error output.
-        self.errors = b""
-        self._connection = node.connection
-        self._folders = folders
+        #: A ``Connection`` to another machine, or the agent in this process.
+        self.connection = connection
         self._base = base
+        self._folders = folders
         self._has_ended = False
-        channel, self._output = self._connection.open_stream()
-        argv, error_channel = ["{python}", *_PROGRAM], self._connection.open_channel(self._add_errors)
-        process = {"kind": DATA, "process": 0, "argv": argv, "out": channel, "err": error_channel, "open_input": True}
-        self._connection.ask("start", _REQUEST_SECONDS, processes=[process])
-
-    def _add_errors(self, content: bytes) -> None:
-        self.errors = (self.errors + content)[-_MAX_ERROR_BYTES:]
+        self._output, self._errors = Inbox(), Inbox()
+        process = {"kind": DATA, "process": number, "argv": ["{python}", *_PROGRAM], "open_input": True}
+        process |= {"out": connection.open_channel(self._output.feed), "environment": dict(variables)}
+        process["err"] = connection.open_channel(self._errors.feed)
+        connection.ask("start", _REQUEST_SECONDS, processes=[process])
 
     def write(self, message: Message) -> None:
         """Send a message in small parts, so that other messages on the connection are not delayed."""
         text = json.dumps(message) + "\n"
         with contextlib.suppress(HostFailed):
             for start in range(0, len(text), _MAX_MESSAGE_CHARS):
-                self._connection.ask("feed", _REQUEST_SECONDS, kind=DATA, text=text[start : start + _MAX_MESSAGE_CHARS])
+                part = text[start : start + _MAX_MESSAGE_CHARS]
+                self.connection.ask("feed", _REQUEST_SECONDS, kind=DATA, process=self.number, text=part)
 
     def read_lines(self) -> Iterator[bytes]:
         """Yield the lines of its output."""
@@ -412,15 +365,20 @@ class AgentStager:
             *lines, unread = (unread + content).split(b"\n")
             yield from lines
 
-    @property
-    def lost_reason(self) -> str:
-        """The reason why the host is lost, or "" while it responds."""
-        return str(self._connection.lost)
-
     def end(self) -> None:
         """Stop copying and reading."""
         self._has_ended = True
         self._output.close()
+
+    def make_error(self, description: str) -> DataUnavailable:
+        """Return the error for a stager that has ended without a result."""
+        if self.connection.lost:
+            text = f"The connection to {self.host} was lost while copying {description}: {self.connection.lost}"
+            return DataUnavailable(text, code="stager-host-lost")
+        errors = self._errors.take(Inbox.MAX_UNREAD, _ERRORS_SECONDS) or b""
+        cause = ": ".join(["", *errors.decode(errors="replace").strip().splitlines()[-1:]])
+        text = f"{self.host}: the program that copies {description} ended without a message{cause}."
+        return DataUnavailable(text, code="stager-ended", hint="Submit the job again. Files already copied are kept.")
 
     def copy_folders(self, put: Callable[[Message], object]) -> dict[str, Message]:
         """Copy folders that the host lacks; return the path of each copy that is not at the same path."""
@@ -438,7 +396,7 @@ class AgentStager:
 
     def _copy(self, name: str, folder: _Folder, put: Callable[[Message], object]) -> str:
         """Copy a folder, unless the host has its content at the same path or in its cache; return the path there."""
-        path, connection, copied_bytes = folder.path, self._connection, 0
+        path, connection, copied_bytes = folder.path, self.connection, 0
         if connection.ask("fingerprint", _REQUEST_SECONDS, path=str(path))["fingerprint"] == fingerprint(str(path)):
             return str(path)
 
@@ -465,41 +423,39 @@ class AgentStager:
         return f"{directory}/{path.name}"
 
 
-NodeStager = LocalStager | AgentStager
-_MessageQueue = queue.SimpleQueue[tuple[NodeStager, Any]]
+_MessageQueue = queue.SimpleQueue[tuple[Stager, Any]]
 
 
-def _serve(stager: NodeStager, staging: JobStaging, base: str, received: _MessageQueue) -> None:
+def _serve(stager: Stager, staging: JobStaging, base: str, received: _MessageQueue) -> None:
     """Send a stager its request and new signatures; queue its other messages, then None or the exception."""
     try:
         changes = stager.copy_folders(lambda message: received.put((stager, message)))
-        request = staging.build_request(stager.node, base=base)
+        request = staging.build_request(stager.number, base=base)
         stager.write({**request, "sources": [{**item, **changes.get(item["name"], {})} for item in request["sources"]]})
         for line in stager.read_lines():
             with contextlib.suppress(json.JSONDecodeError, UnicodeDecodeError):  # output of a library
                 message = json.loads(line)
                 if not isinstance(message, dict) or message.get("type") != "renew":
                     received.put((stager, message))
-                elif answer := staging.handle_message(stager.node, stager.host, message):  # may take seconds
+                elif answer := staging.handle_message(stager.number, stager.host, message):  # may take seconds
                     stager.write(answer)
         received.put((stager, None))
-    except BaseException as error:  # noqa: BLE001  raised by ``run``
+    except BaseException as error:  # noqa: BLE001  raised by ``run_stagers``
         received.put((stager, error))
 
 
 def run_stagers(
-    start: Callable[[int], NodeStager],
+    start: Callable[[int], Stager],
     nodes: Sequence[int],
     staging: JobStaging,
     report: Callable[[str, str], object],
-    *,
     base: str = "",
 ) -> dict[int, NodeData]:
     """Run the stagers that ``start`` starts on ``nodes`` to completion; return the result of each node.
 
     An exception from ``start`` or ``report`` and the first failure (DataUnavailable) end all stagers.
     """
-    stagers, staged = list[NodeStager](), dict[int, NodeData]()
+    stagers, staged = list[Stager](), dict[int, NodeData]()
     received: _MessageQueue = queue.SimpleQueue()
     try:
         for node in nodes:
@@ -514,27 +470,17 @@ def run_stagers(
                     raise message
                 if message is None:
                     pending.remove(stager)
-                    if stager.node not in staged:
-                        raise _make_error(stager, staging.content)
+                    if stager.number not in staged:
+                        raise stager.make_error(staging.content)
                 elif isinstance(message, dict):
-                    staging.handle_message(stager.node, stager.host, message)
+                    staging.handle_message(stager.number, stager.host, message)
                     if message.get("type") == "staged":
                         variables = {str(name): str(path) for name, path in message["paths"].items()}
-                        staged[stager.node] = variables, str(message.get("python") or "")
+                        staged[stager.number] = variables, str(message.get("python") or "")
     finally:
         for stager in stagers:
             stager.end()
     return staged
-
-
-def _make_error(stager: NodeStager, description: str) -> DataUnavailable:
-    """Return the error for a stager that has ended without a result."""
-    if reason := stager.lost_reason:
-        text = f"The connection to {stager.host} was lost while copying {description}: {reason}"
-        return DataUnavailable(text, code="stager-host-lost")
-    cause = ": ".join(["", *stager.errors.decode(errors="replace").strip().splitlines()[-1:]])
-    text = f"{stager.host}: the program that copies {description} ended without a message{cause}."
-    return DataUnavailable(text, code="stager-ended", hint="Submit the job again. Files already copied are kept.")
 
 
 # data on hosts --------------------------------------------------------------------------------------
@@ -556,10 +502,10 @@ def stage_on_hosts(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context
             raise DataUnavailable(text, code="data-differs-between-hosts", hint=hint)
     folders = {source.name: _Folder(source.path) for source in spec.data if source.scheme == "path"}
 
-    def start(number: int) -> AgentStager:
-        return AgentStager(number, nodes[number], folders, base)
+    def start(number: int) -> Stager:
+        return Stager(number, nodes[number].host, nodes[number].connection, base, folders)
 
-    staged = run_stagers(start, range(len(nodes)), context.staging, context.report, base=base)
+    staged = run_stagers(start, range(len(nodes)), context.staging, context.report, base)
     for number, node in enumerate(nodes):
         node.data_variables, node.python = staged[number]
 
