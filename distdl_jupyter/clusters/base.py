@@ -222,7 +222,35 @@ class NodeSample(NamedTuple):
     data: Mapping[str, Any]
 
 
-class Run(ABC):
+class RunHooks(ABC):
+    """What a run and the machines of a run (``agents.agent.JobNodes``) have in common."""
+
+    def keep_slots(self) -> None:
+        """Renew the job's entries in the queues of the machines. Called about once per second."""
+        return
+
+    def why_interrupted(self) -> str:
+        """Return why a queue preempted ranks that had not failed, or ""; called once at the end, may take seconds."""
+        return ""
+
+    def on_launcher_output(self, text: str) -> None:
+        """Handle output of the launcher or of a service (streams with rank None)."""
+        return
+
+    @abstractmethod
+    def handle(self) -> dict[str, Any]:
+        """Return plain data for ``Cluster.attach`` and ``Cluster.sweep``; recorded once, after the start."""
+
+    def collect(self) -> None:
+        """Copy the ranks' values and files from other machines; called once at the end. Raises LaunchFailed."""
+        return
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything that the run uses. Called once, after all processes have ended."""
+
+
+class Run(RunHooks):
     """A started job."""
 
     @property
@@ -233,10 +261,6 @@ class Run(ABC):
     @abstractmethod
     def list_starts(self) -> list[Start]:
         """Return the processes that were started directly; ranks of a launcher report their own start."""
-
-    def keep_slots(self) -> None:
-        """Renew the job's entries in the queues of the machines. Called about once per second."""
-        return
 
     def why_waiting(self) -> str:
         """Return why the ranks have not started yet ("pending: Resources"), or "" if they have."""
@@ -253,10 +277,6 @@ class Run(ABC):
     @abstractmethod
     def poll(self) -> list[Exit]:
         """Return the exits since the last call; all output of these ranks is available. Each rank exits once."""
-
-    def why_interrupted(self) -> str:
-        """Return why a queue preempted ranks that had not failed, or ""; called once at the end, may take seconds."""
-        return ""
 
     @abstractmethod
     def list_alive(self) -> Sequence[object]:
@@ -296,22 +316,6 @@ class Run(ABC):
     def fetch(self, rank: int, path: str, max_bytes: int) -> None:
         """Copy a rank's file of at most ``max_bytes`` below the job's folder to this machine. Raises LaunchFailed."""
         return
-
-    def on_launcher_output(self, text: str) -> None:
-        """Handle output of the launcher or of a service (streams with rank None)."""
-        return
-
-    @abstractmethod
-    def handle(self) -> dict[str, Any]:
-        """Return plain data for ``Cluster.attach`` and ``Cluster.sweep``; recorded once, after the start."""
-
-    def collect(self) -> None:
-        """Copy the ranks' values and files from other machines; called once at the end. Raises LaunchFailed."""
-        return
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release the descriptors, ports and services of the run. Called once, after all processes have ended."""
 
 
 class Cluster(ABC):

@@ -75,14 +75,14 @@ class Host:
 def test_a_host_gives_the_values_of_its_own_ranks_only(folder):
     names = ["results/rank-1.pkl", "results/rank-0.pkl", "./results//planted.pkl", "results/.rank-1.pkl.5", "outputs/a"]
     node = AgentNode(Host(names), "/there", "", "", is_shared=False)
-    staging.copy_back(staging.StagedJob(JobSpec(id=folder.id, name="n"), folder, None), node, set(), {1})
+    job = staging.StagedJob(JobSpec(id=folder.id, name="n"), folder, None)
+    notices = staging.copy_back(job, node, set(), {1})
     assert [path.name for path in folder.results.iterdir()] == ["rank-1.pkl"]
     assert (folder.outputs / "a").exists()
-    assert [notice.code for notice in node.notices] == ["result-left-on-host"] * 2
-    for notice, name in zip(node.notices, ["results/rank-0.pkl", "results/planted.pkl"], strict=True):
+    assert [notice.code for notice in notices] == ["result-left-on-host"] * 2
+    for notice, name in zip(notices, ["results/rank-0.pkl", "results/planted.pkl"], strict=True):
         assert f"node-b: {name}" in notice.text
         assert "it is in /there" in notice.text
-    assert node.must_keep_folder
 
 
 def test_slurm_s_folder_gives_values_of_ranks_only(folder, tmp_path):

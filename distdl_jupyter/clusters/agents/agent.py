@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from distdl_jupyter.clusters.base import Context, Exit, RunNotice, Stream
+from distdl_jupyter.clusters.base import Context, Exit, RunHooks, RunNotice, Stream
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import RankSlot
 from distdl_jupyter.core.spec import JobSpec
@@ -34,6 +34,8 @@ from distdl_jupyter.worker import installed
 ANSWER_SECONDS = 15.0
 #: Seconds between two calls of ``while_waiting``.
 _POLL_SECONDS = 0.5
+#: The number of bytes per read of a local process's output.
+_READ_SIZE = 64 * 1024
 
 #: Help texts of the options that all clusters with agents share.
 DIRECTORY_HELP = "folder for jobs on a host that shares no folder with this machine (default: ~/.cache/distdl)"
@@ -122,12 +124,11 @@ def query_all(
     requests: Iterable[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
 ) -> list[dict[str, Any] | HostTrouble]:
     """Send requests to all agents in parallel; return the answer or the error of each within ``timeout`` seconds."""
-    pending = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
-    wait([answer for _connection, answer in pending], timeout)
+    deadline = time.monotonic() + timeout
     answers: list[dict[str, Any] | HostTrouble] = []
-    for connection, answer in pending:
+    for connection, answer in [(connection, connection.begin(type_, **fields)) for connection, fields in requests]:
         try:
-            answers.append(connection.result(answer, type_, 0.0))
+            answers.append(connection.result(answer, type_, deadline - time.monotonic()))
         except HostTrouble as error:
             answers.append(error)
     return answers
@@ -136,13 +137,9 @@ def query_all(
 def query_or_raise(
     requests: Iterable[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
 ) -> list[dict[str, Any]]:
-    """Return the answers of ``query_all``. Raises the first error."""
-    answers = list[dict[str, Any]]()
-    for answer in query_all(requests, type_, timeout):
-        if isinstance(answer, HostTrouble):
-            raise answer
-        answers.append(answer)
-    return answers
+    """Send requests to all agents in parallel and return the answers. Raises HostFailed for the first error."""
+    pending = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
+    return [connection.result(answer, type_, timeout) for connection, answer in pending]
 
 
 @dataclass(slots=True, eq=False)
@@ -157,16 +154,10 @@ class AgentNode:
     private_folder: str
     #: Whether the machine sees the job's folder of this machine.
     is_shared: bool = True
-    #: Whether the machine lacks the working directory, so that its ranks run in an empty one.
-    has_empty_directory: bool = False
     #: The environment variables with the paths of the data.
     data_variables: dict[str, str] = field(default_factory=dict)
     #: The Python interpreter with the job's packages, or "" if it has none.
     python: str = ""
-    #: Notices for the user about files that were or were not copied back.
-    notices: list[RunNotice] = field(default_factory=list)
-    #: Whether the folder must not be removed, because it holds values that were not copied back.
-    must_keep_folder: bool = False
 
     @property
     def host(self) -> str:
@@ -174,7 +165,7 @@ class AgentNode:
         return str(self.connection.host)
 
 
-class JobNodes(ABC):
+class JobNodes(RunHooks):
     """All machines of a started job, in the order of the job's nodes."""
 
     #: Whether the job continues without its supervisor, and a new one can read the output again (``reopen``).
@@ -209,17 +200,9 @@ class JobNodes(ABC):
     def get_rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Return the ``variables`` of a rank and the variables of its machine."""
 
-    def keep_slots(self) -> None:
-        """Renew the job's entries in the queues of the machines. Called about once per second."""
-        return
-
     def get_service_variables(self, number: int) -> dict[str, str]:
         """Return additional variables for a service."""
         return {}
-
-    def on_launcher_output(self, text: str) -> None:
-        """Handle output of the launcher or of a service."""
-        return
 
     def on_signal(self, name: str) -> None:
         """React to a signal that was sent to all machines."""
@@ -229,28 +212,9 @@ class JobNodes(ABC):
         """Return the exit of a rank with its cause added, or None while the cause is being queried."""
         return exit_
 
-    def why_interrupted(self) -> str:
-        """Return why a queue preempted a job that had not failed (see ``Run.why_interrupted``)."""
-        return ""
-
     def note_start(self, *, launcher: str = "") -> None:
         """Add a notice about how the ranks were started; ``launcher`` is the program that started them."""
         return
-
-    @abstractmethod
-    def handle(self) -> dict[str, Any]:
-        """Return plain data with which ``Cluster.sweep`` cleans up after the job."""
-
-    def collect(self) -> None:
-        """Copy files of ranks back to the job's folder (see ``Run.collect``)."""
-        return
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the agents and all their processes, and release the job's resources."""
-
-
-_READ_SIZE = 64 * 1024
 
 
 class LocalChannels(Channels):

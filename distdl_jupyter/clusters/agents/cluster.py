@@ -148,7 +148,7 @@ class AgentCluster(Cluster):
         context.report("stage", f"copying the job's files to {listing([node.host for node in unshared])}")
         with ThreadPoolExecutor(min(len(unshared), _MAX_PARALLEL)) as pool:
             list(pool.map(lambda node: staging.copy(job, node), unshared))
-        if hosts := [node.host for node in unshared if node.has_empty_directory]:
+        if hosts := [node.host for node in unshared if node.directory != job.spec.working_directory]:
             text = f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {job.spec.working_directory}, "
             text += (
                 "so ranks there run in an empty folder. Put the files that ranks read in a folder that all hosts share."

@@ -49,6 +49,8 @@ from distdl_jupyter.node.job import DATA
 _PREPARE_SECONDS = 30.0
 #: The folders of the working directory and of the script in a job's folder on a host.
 _WORK, _SCRIPT = "work", "script"
+#: The code of the notice about a value that stays on its host, whose folder is then not removed.
+_RESULT_LEFT = "result-left-on-host"
 #: The folders that are copied back.
 _RESULT_FOLDERS = ("results", "outputs")
 
@@ -95,9 +97,7 @@ def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode
             remedy = "Submit from a folder that all hosts mount, or set the cluster option 'shared' to False."
             raise HostFailed(connection.host, text, remedy, code="working-directory-missing")
         working_directory = directory if has_directory else f"{folder}/{_WORK}"
-        node = AgentNode(connection, folder, working_directory, str(answer["run"]), is_shared=is_shared)
-        node.has_empty_directory = not has_directory
-        nodes.append(node)
+        nodes.append(AgentNode(connection, folder, working_directory, str(answer["run"]), is_shared=is_shared))
     return nodes
 
 
@@ -147,13 +147,14 @@ def send(
 # copy back from the hosts ------------------------------------------------------------------------------------
 
 
-def copy_back(job: StagedJob, node: AgentNode, copied_paths: set[Path], ranks: Collection[int]) -> None:
-    """Copy the files of ranks from a host into the job's folder. Raises HostFailed, LaunchFailed.
+def copy_back(job: StagedJob, node: AgentNode, copied_paths: set[Path], ranks: Collection[int]) -> list[RunNotice]:
+    """Copy the files of ranks from a host into the job's folder; return notices. Raises HostFailed, LaunchFailed.
 
     Only the values of ``ranks``, the ranks of this host, are accepted, so that no host can forge values of other hosts.
     ``copied_paths`` are the files of other hosts. On a name conflict, the file is stored in a subfolder named after the
     host, except for checkpoints, where the first file is kept.
     """
+    notices = list[RunNotice]()
 
     def accepts(name: str, bytes_: int) -> bool:
         path = PurePosixPath(name)
@@ -162,8 +163,7 @@ def copy_back(job: StagedJob, node: AgentNode, copied_paths: set[Path], ranks: C
         reason = explain_refusal(path.relative_to("results"), bytes_, ranks)
         if reason and not path.name.startswith("."):  # hidden files are incomplete files of a killed rank
             text = f"{node.host}: {reason}. The file was not copied; it is in {node.folder}."
-            node.notices.append(RunNotice("warning", text, "result-left-on-host"))
-            node.must_keep_folder = True
+            notices.append(RunNotice("warning", text, _RESULT_LEFT))
         return not reason
 
     try:
@@ -172,14 +172,16 @@ def copy_back(job: StagedJob, node: AgentNode, copied_paths: set[Path], ranks: C
             if skipped := [str(name) for name in answer.get("skipped") or ()]:
                 names = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
                 text = f"{node.host}: {names} not copied back, because only regular files are copied."
-                node.notices.append(RunNotice("warning", text, "files-left-on-host"))
+                notices.append(RunNotice("warning", text, "files-left-on-host"))
             for name in _RESULT_FOLDERS:  # any other file of the archive is ignored
                 for path in sorted(path for path in Path(folder, name).rglob("*") if path.is_file()):
-                    _store(path, job.folder.path / name, path.relative_to(Path(folder, name)), node, copied_paths)
+                    relative_path = path.relative_to(Path(folder, name))
+                    notices += _store(path, job.folder.path / name, relative_path, node.host, copied_paths)
     except OSError as error:
         text = f"Cannot store the files of {node.host} in {job.folder.path}: {error}."
         hint = "Free disk space, or check the permissions of that folder."
         raise LaunchFailed(text, code="job-files-not-stored", hint=hint) from error
+    return notices
 
 
 def _unpack(
@@ -205,19 +207,20 @@ def fetch(folder: JobFolder, node: AgentNode, path: str, max_bytes: int) -> None
         raise HostFailed(node.host, text, code="host-file-missing")
 
 
-def _store(path: Path, folder: Path, name: Path, node: AgentNode, copied_paths: set[Path]) -> None:
-    target = folder / name
+def _store(path: Path, folder: Path, name: Path, host: str, copied_paths: set[Path]) -> list[RunNotice]:
+    """Move a file of a host to ``name`` in a folder; return a notice if it got another name."""
+    target, notices = folder / name, list[RunNotice]()
     is_same = target.exists() and filecmp.cmp(path, target, shallow=False)
-    if name.parts[0] == "checkpoints" and (is_same or target in copied_paths):
-        copied_paths.add(target)
-        return  # keep the file of the first host, or the file that all hosts started with
-    if target in copied_paths and not is_same:
-        target = folder / node.host / name
-        text = f"Several hosts wrote {name}. The file of {node.host} was saved as {target.relative_to(folder)}."
-        node.notices.append(RunNotice("warning", text, "file-of-several-hosts"))
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.replace(target)
+    # Of checkpoints, keep the file of the first host, or the file that all hosts started with.
+    if name.parts[0] != "checkpoints" or not (is_same or target in copied_paths):
+        if target in copied_paths and not is_same:
+            target = folder / host / name
+            text = f"Several hosts wrote {name}. The file of {host} was saved as {target.relative_to(folder)}."
+            notices.append(RunNotice("warning", text, "file-of-several-hosts"))
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.replace(target)
     copied_paths.add(target)
+    return notices
 
 
 def remove_stale_checkpoints(folder: Path, copied_paths: Collection[Path]) -> None:
@@ -287,19 +290,17 @@ class AgentNodes(JobNodes):
             try:
                 # Compare names, because the list of nodes does not contain lost hosts.
                 host_ranks = [slot.rank for slot in self._placement.ranks if slot.host == node.host]
-                copy_back(self._job, node, copied_paths, host_ranks)
+                notices = copy_back(self._job, node, copied_paths, host_ranks)
+                self.notices += notices
+                if any(notice.code == _RESULT_LEFT for notice in notices):
+                    self._uncollected_hosts.add(node.host)
             except DistDLError as error:
                 self._uncollected_hosts.add(node.host)
                 failures.append(f"{node.host} ({node.folder}): {getattr(error, 'reason', error.message)}")
         if not failures and len(unshared) == len(self.nodes):
             remove_stale_checkpoints(self._job.folder.checkpoints, copied_paths)
-        for node in self.nodes:
-            self.notices += node.notices
-            if node.must_keep_folder:
-                self._uncollected_hosts.add(node.host)
         if failures:
-            hosts = humanize.plural(len(failures), "host")
-            text = f"Cannot copy the values and files of {hosts} back: {' '.join(failures)}"
+            text = f"Cannot copy the values and files of {plural(len(failures), 'host')} back: {' '.join(failures)}"
             hint = "The files that ranks wrote stay in that folder on the host. Copy them from there."
             raise LaunchFailed(text, code="results-not-collected", hint=hint)
 
@@ -384,21 +385,20 @@ class Stager:
         """Copy folders that the host lacks; return the path of each copy that is not at the same path."""
         changes = {}
         for name, folder in self._folders.items():
+            path = str(folder.path)
             try:
-                path = self._copy(name, folder, put)
+                reply = self.connection.ask("fingerprint", _REQUEST_SECONDS, path=path)
+                if reply["fingerprint"] != fingerprint(path):
+                    changes[name] = {"path": self._copy(name, folder, put), "fingerprint": None}
             except OSError as error:
-                text = f"Cannot read {folder.path} to copy it to {self.host}: {error}."
+                text = f"Cannot read {path} to copy it to {self.host}: {error}."
                 hint = "Check the path and its permissions."
                 raise DataUnavailable(text, code="data-copy-unreadable", hint=hint) from None
-            if path != str(folder.path):
-                changes[name] = {"path": path, "fingerprint": None}
         return changes
 
     def _copy(self, name: str, folder: _Folder, put: Callable[[Message], object]) -> str:
-        """Copy a folder, unless the host has its content at the same path or in its cache; return the path there."""
+        """Copy a folder, unless the host has its content in its cache; return the path there."""
         path, connection, copied_bytes = folder.path, self.connection, 0
-        if connection.ask("fingerprint", _REQUEST_SECONDS, path=str(path))["fingerprint"] == fingerprint(str(path)):
-            return str(path)
 
         def report(bytes_: int, file_count: int, cached_bytes: int = 0) -> None:
             counts = {"done": bytes_, "total": folder.total_bytes, "files": file_count, "of": folder.file_count}
