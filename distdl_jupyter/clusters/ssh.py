@@ -8,23 +8,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import re
 import shlex
 import shutil
 import sys
-import threading
 import time
 from asyncio.subprocess import SubprocessStreamProtocol
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents import checkup, connection
+from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents.agent import (
     DIRECTORY_HELP,
     NETWORK_HELP,
@@ -36,7 +36,15 @@ from distdl_jupyter.clusters.agents.agent import (
     query_all,
 )
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, build_rank_slots
-from distdl_jupyter.clusters.agents.connection import DEFAULT_DIRECTORY, Connection
+from distdl_jupyter.clusters.agents.connection import (
+    DEFAULT_DIRECTORY,
+    READ_BYTES,
+    Connection,
+    Link,
+    format_last_line,
+    get_loop,
+    start_agents,
+)
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, RunNotice
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
@@ -250,29 +258,27 @@ class SshCluster(AgentCluster):
 
     def _connect(self, spec: JobSpec, options: SshOptions, context: Context) -> tuple[JobSpec, list[ReachError]]:
         """Connect to the hosts. After a restart, spare hosts replace lost ones, or the job starts on fewer hosts."""
+
+        def reach(hosts: Sequence[Host]) -> list[ReachError]:
+            """Connect to hosts; return the unreachable ones."""
+            count = plural(len(hosts), "host")
+            context.report("stage", f"connecting to {count}")
+            report = lambda done: context.report("stage", f"connected to {done} of {count}")  # noqa: E731
+            connections, unreachable = reach_all(hosts, options, spec.python, report=report)
+            self._connections += connections
+            return unreachable
+
         hosts, spare_hosts = select_hosts(spec, options)
-        unreachable = self._reach(hosts, spec, options, context)
-        if unreachable and context.restart:
+        unreachable = reach(hosts)
+        if unreachable and spare_hosts and context.restart:
             count = len(self._connections)
-            self._reach(spare_hosts[: len(unreachable)], spec, options, context)
+            reach(spare_hosts[: len(unreachable)])
             for connection in self._connections[count:]:
                 text = f"{unreachable.pop(0).host} is no longer reachable. {connection.host} replaces it."
                 context.note(RunNotice("warning", text, "spare-host"))
         if unreachable and len(self._connections) >= (context.min_node_count or len(hosts)):
             return dataclasses.replace(spec, node_count=len(self._connections)), []
         return spec, unreachable
-
-    def _reach(self, hosts: Sequence[Host], spec: JobSpec, options: SshOptions, context: Context) -> list[ReachError]:
-        """Connect to ``hosts``; return the unreachable hosts."""
-        if not hosts:
-            return []
-        count = plural(len(hosts), "host")
-        context.report("stage", f"connecting to {count}")
-        connections, unreachable = reach_all(
-            hosts, options, spec.python, report=lambda done: context.report("stage", f"connected to {done} of {count}")
-        )
-        self._connections += connections
-        return unreachable
 
     def _make_nodes(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         """Return the hosts, with a handle for ``sweep``: the connection options and folders."""
@@ -318,11 +324,9 @@ _MAX_IDLE_SECONDS = 3.0
 _SSH_FAILED = 255
 #: Seconds between two polls for the exit of ssh, and the timeout for its remaining error output.
 _POLL_SECONDS, _ERRORS_SECONDS = 0.01, 0.2
-#: Seconds between two reports of how many hosts are connected.
-_REPORT_SECONDS = 0.5
 
 
-class SshLink(connection.Link):
+class SshLink(Link):
     """A process such as ssh that is connected to the agent on a host; ``variables`` is its environment."""
 
     def __init__(self, name: str, argv: Sequence[str], variables: Mapping[str, str]) -> None:
@@ -330,19 +334,19 @@ class SshLink(connection.Link):
         super().__init__()
         self._name = name
         start = self._start(argv, variables)
-        asyncio.run_coroutine_threadsafe(start, connection.get_loop()).result()
+        asyncio.run_coroutine_threadsafe(start, get_loop()).result()
 
     async def _start(self, argv: Sequence[str], variables: Mapping[str, str]) -> None:
         loop = asyncio.get_running_loop()
         self._streams: Any  # its three streams are pipes
-        self._process, self._streams = await loop.subprocess_exec(
-            lambda: SubprocessStreamProtocol(connection.READ_BYTES, loop), *argv, env=variables, start_new_session=True
-        )
+        make_protocol = functools.partial(SubprocessStreamProtocol, READ_BYTES, loop)
+        start = loop.subprocess_exec(make_protocol, *argv, env=variables, start_new_session=True)
+        self._process, self._streams = await start
         self._errors = asyncio.create_task(self._collect_errors())
 
     async def _collect_errors(self) -> None:
         with contextlib.suppress(OSError):
-            while content := await self._streams.stderr.read(connection.READ_BYTES):
+            while content := await self._streams.stderr.read(READ_BYTES):
                 self.add_errors(content)
 
     @property
@@ -352,7 +356,8 @@ class SshLink(connection.Link):
 
     async def read(self) -> bytes:
         """Return the next output of the process."""
-        return await self._streams.stdout.read(connection.READ_BYTES)
+        content: bytes = await self._streams.stdout.read(READ_BYTES)
+        return content
 
     async def write(self, content: bytes) -> None:
         """Write to the standard input of the process."""
@@ -388,27 +393,6 @@ class SshLink(connection.Link):
         return f"Lost the connection to {self._name}{self.last_line}."
 
 
-def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
-    """Start an agent on a host and return the connection. Raises ReachError.
-
-    ``python`` is the interpreter to use if the options set none.
-    """
-    path = options.python or python or sys.executable
-    stdin = environment.build_first_input(path, options.directory or DEFAULT_DIRECTORY, [str(options.patience_seconds)])
-    argv = build_agent_command(host, os.path.expanduser(options.ssh_config) if options.ssh_config else "")  # noqa: PTH111
-    try:
-        link = SshLink(host.name, argv, environment.select_for_ssh())
-    except OSError as error:
-        text = f"Cannot start ssh: {error.strerror or error}."
-        remedy = "Install the OpenSSH client on this machine."
-        raise ReachError(host.name, "ssh-missing", text, remedy) from None
-    connection = Connection(host, link, stdin)
-    connection.shell = build_user_command(host, options.ssh_config)
-    connection.start()
-    connection.await_handshake(lambda output, code: explain(host, options.ssh_config, path, output, code))
-    return connection
-
-
 def reach_all(
     hosts: Sequence[Host],
     options: SshOptions,
@@ -417,41 +401,29 @@ def reach_all(
     seconds: float = math.inf,
     report: Callable[[int], object] = bool,
 ) -> tuple[list[Connection], list[ReachError]]:
-    """Start agents in parallel; return the connections and the errors of the other hosts, in their order.
+    """Start agents in parallel; return the connections, and the errors of the other hosts, in their order.
 
-    A host that does not answer within ``seconds`` is unreachable. ``report`` is called with the number of completed
-    hosts; an exception that it raises ends the wait. Late connections are closed.
+    ``python`` is the interpreter to use if the options set none. A host that does not answer within ``seconds`` is
+    unreachable. ``report`` is called with the number of completed hosts; an exception that it raises ends the wait.
     """
-    futures = {host: Future[Connection]() for host in hosts}
-
-    def start(host: Host) -> None:
+    path = options.python or python or sys.executable
+    stdin = environment.build_first_input(path, options.directory or DEFAULT_DIRECTORY, [str(options.patience_seconds)])
+    config = os.path.expanduser(options.ssh_config) if options.ssh_config else ""  # noqa: PTH111
+    connections, errors = list[Connection](), list[ReachError]()
+    for host in hosts:
         try:
-            futures[host].set_result(reach(host, options, python))
-        except BaseException as error:  # noqa: BLE001  re-raised by the future
-            futures[host].set_exception(error)
+            link = SshLink(host.name, build_agent_command(host, config), environment.select_for_ssh())
+        except OSError as error:
+            text = f"Cannot start ssh: {error.strerror or error}."
+            errors.append(ReachError(host.name, "ssh-missing", text, "Install the OpenSSH client on this machine."))
+            continue
+        connections.append(Connection(host, link, stdin, user_command=build_user_command(host, options.ssh_config)))
 
-    for host in hosts:  # in daemon threads, so that an unresponsive host does not delay the exit of this process
-        threading.Thread(target=start, args=(host,), name="ssh-reach", daemon=True).start()
-    deadline, pending = time.monotonic() + seconds, set(futures.values())
-    try:
-        while pending and time.monotonic() < deadline:
-            pending = wait(pending, timeout=_REPORT_SECONDS, return_when=FIRST_COMPLETED).not_done
-            report(len(hosts) - len(pending))
-    except BaseException:
-        pending = set(futures.values())
-        raise
-    finally:
-        for future in pending:
-            future.add_done_callback(lambda late: None if late.exception() else late.result().close())
-    connections, unreachable = list[Connection](), list[ReachError]()
-    for host, future in futures.items():
-        try:
-            if future in pending:
-                raise explain(host, options.ssh_config, "", "Connection timed out", None)
-            connections.append(future.result())
-        except ReachError as error:
-            unreachable.append(error)
-    return connections, unreachable
+    def explain_failure(connection: Connection, output: str, code: int | None) -> ReachError:
+        return explain(connection.target, options.ssh_config, path, output, code)
+
+    connections, failures = start_agents(connections, explain_failure, seconds, report)
+    return connections, errors + failures
 
 
 @contextlib.contextmanager
@@ -527,7 +499,7 @@ def explain(host: Host, ssh_config: str, python: str, output: str, code: int | N
         if match := re.search(pattern, output, re.IGNORECASE | re.MULTILINE):
             groups = ["", *((group or "").strip().rstrip(".") for group in match.groups())]
             return ReachError(host.name, kind, message.format(*groups, **values), remedy.format(*groups, **values))
-    last_line = f"{text}." if (text := connection.format_last_line(output)) else ""
+    last_line = f"{text}." if (text := format_last_line(output)) else ""
     if code is None or code == _SSH_FAILED:
         message = f"ssh failed{last_line or ' without a message.'}"
         return ReachError(host.name, "ssh", message, f"Try the connection in a terminal: {ssh} true")

@@ -7,12 +7,11 @@ that every other host has reached (``node.ports``).
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Any
 
@@ -24,6 +23,12 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.node import facts as node_facts
 from distdl_jupyter.worker.hooks.frameworks import COMPARED_PACKAGES, NETWORK_PACKAGES
 
+#: The maximum number of addresses to try for one host, and the reason for a pair of hosts that did not try to connect.
+_MAX_ADDRESSES, _NOT_TRIED = 6, "not tried"
+#: Timeout in seconds of a check over open connections.
+CHECK_SECONDS = 16.0
+#: Timeouts in seconds for facts (an idle nvidia-smi is slow), for listening, and for the test connections.
+_FACTS_SECONDS, _LISTEN_SECONDS, _PROBE_SECONDS = 12.0, 4.0, 3.0
 #: Clock difference in seconds above which times in logs and curves are misleading.
 _MAX_CLOCK_SECONDS = 2.0
 #: Free disk space in bytes: the minimum to start a job, and the level below which a job may fail later.
@@ -281,8 +286,6 @@ def apply_rules(survey: Survey, troubles: Sequence[HostTrouble], network_rows: S
 
 #: (connecting host, target address) -> "" if the connection succeeded, else the reason of the failure.
 ProbeResults = Mapping[tuple[str, str], str]
-#: The maximum number of addresses to try for one host, and the reason for a pair of hosts that did not try to connect.
-_MAX_ADDRESSES, _NOT_TRIED = 6, "not tried"
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,10 +412,6 @@ def select_network(endpoints: Mapping[str, Sequence[Endpoint]], results: ProbeRe
 # the requests to the hosts ------------------------------------------------------------------------
 
 
-#: Timeout in seconds of a check over open connections.
-CHECK_SECONDS = 16.0
-#: Timeouts in seconds for facts (an idle nvidia-smi is slow), for listening, and for the test connections.
-_FACTS_SECONDS, _LISTEN_SECONDS, _PROBE_SECONDS = 12.0, 4.0, 3.0
 #: The value of each fact that a host could not report.
 _UNKNOWN_FACTS: Mapping[str, Any] = {
     **{name: {} for name in ("packages", "modules", "programs", "disk", "problems")},
@@ -448,10 +447,25 @@ def check_hosts(
 ) -> Checkup:
     """Check hosts within ``seconds`` seconds (see ``Survey``). Raises InvalidSpec for an invalid option ``network``."""
     modules = tuple(dict.fromkeys((*modules, *_STANDARD_PACKAGES)))
-    requests = _Requests(time.monotonic() + seconds)
+    deadline = time.monotonic() + seconds
+    #: The error of each host that did not answer a request; it gets no further requests.
+    failures: dict[str, HostTrouble] = {}
+
+    def query(type_: str, requests: Sequence[tuple[Connection, Mapping[str, Any]]], max_wait: float) -> list[Any]:
+        """Return (connection, request fields, answer) for each host that answers."""
+        requests = [request for request in requests if request[0].host not in failures]
+        timeout = max(0.5, min(max_wait, deadline - time.monotonic()))
+        rows = []
+        for (connection, fields), answer in zip(requests, query_all(requests, type_, timeout), strict=True):
+            if isinstance(answer, HostTrouble):
+                failures.setdefault(connection.host, answer)
+            else:
+                rows.append((connection, fields, answer))
+        return rows
+
     fields = {"modules": modules, "programs": programs, "packages": COMPARED_PACKAGES}
     timeout = min(_FACTS_SECONDS, seconds - _LISTEN_SECONDS)  # leave time for the test connections
-    sent_at, answers = time.time(), requests.query("facts", [(item, fields) for item in connections], timeout)
+    sent_at, answers = time.time(), query("facts", [(item, fields) for item in connections], timeout)
     reports = {
         item.host: HostReport(
             item.host, _fill_unknown_facts(answer), sent_at, answer["received_at"], item.shell, item.target.slots
@@ -467,19 +481,15 @@ def check_hosts(
     results: ProbeResults = {}
     common = make_loopback_network(interfaces) if interfaces else None
     if len(endpoints) > 1:
-        results = requests.probe([item for item in connections if item.host in endpoints], endpoints)
-        endpoints = {host: ends for host, ends in endpoints.items() if host not in requests.failures}
+        results = _probe([item for item in connections if item.host in endpoints], endpoints, query, deadline)
+        endpoints = {host: ends for host, ends in endpoints.items() if host not in failures}
         common = select_network(endpoints, results) if len(endpoints) > 1 else None
         if common is not None and aliases:
-            machines = {host: aliases.get(host, host) for host in reports}
-            ends = [
-                dataclasses.replace(common.get_endpoint(machine), host=host)
-                for host, machine in machines.items()
-                if machine in endpoints
-            ]
-            common = dataclasses.replace(common, endpoints=tuple(ends))
+            machines = {host: aliases.get(host, host) for host in reports if aliases.get(host, host) in endpoints}
+            ends = (replace(common.get_endpoint(machine), host=host) for host, machine in machines.items())
+            common = replace(common, endpoints=tuple(ends))
     survey = Survey(
-        [report for host, report in reports.items() if host not in requests.failures],
+        [report for host, report in reports.items() if host not in failures],
         _fill_unknown_facts(node_facts.gather(modules, packages=COMPARED_PACKAGES)),
         modules,
         programs,
@@ -488,7 +498,7 @@ def check_hosts(
         can_share_host=can_share_host,
     )
     network_rows = check_network(endpoints, results, common, options.network)
-    rows = apply_rules(survey, [*unreachable, *requests.failures.values()], network_rows)
+    rows = apply_rules(survey, [*unreachable, *failures.values()], network_rows)
     return Checkup(tuple(rows), common, {report.host: report.facts for report in survey.reports})
 
 
@@ -496,40 +506,23 @@ def _fill_unknown_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {**_UNKNOWN_FACTS, **{name: value for name, value in facts.items() if value is not None}}
 
 
-class _Requests:
-    """The requests of one check, which ends at the monotonic time ``deadline``."""
-
-    def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
-        #: The error of each host that did not answer a request; it gets no further requests.
-        self.failures: dict[str, HostTrouble] = {}
-
-    def query(self, type_: str, requests: Sequence[tuple[Connection, Mapping[str, Any]]], max_wait: float) -> list[Any]:
-        """Return (connection, request fields, answer) for each host that answers."""
-        requests = [request for request in requests if request[0].host not in self.failures]
-        timeout = max(0.5, min(max_wait, self._deadline - time.monotonic()))
-        rows = []
-        for (connection, fields), answer in zip(requests, query_all(requests, type_, timeout), strict=True):
-            if isinstance(answer, HostTrouble):
-                self.failures.setdefault(connection.host, answer)
-            else:
-                rows.append((connection, fields, answer))
-        return rows
-
-    def probe(self, connections: Sequence[Connection], endpoints: Mapping[str, Sequence[Endpoint]]) -> ProbeResults:
-        """Return the results of test connections from each host to the addresses of all other hosts."""
-        listening = [(item, {"address": end.address}) for item in connections for end in endpoints[item.host]]
-        targets = [
-            (item.host, [fields["address"], int(answer["port"])])
-            for item, fields, answer in self.query("listen", listening, _LISTEN_SECONDS)
-        ]
-        seconds = max(0.5, min(_PROBE_SECONDS, self._deadline - time.monotonic()))
-        probes = [
-            (item, {"targets": [target for host, target in targets if host != item.host], "seconds": seconds})
-            for item in connections
-        ]
-        return {
-            (item.host, str(address)): str(reason)
-            for item, _fields, answer in self.query("reach", probes, seconds + 4.0)
-            for address, _port, reason in answer["reached"]
-        }
+def _probe(
+    connections: Sequence[Connection], endpoints: Mapping[str, Sequence[Endpoint]], query: Callable[..., list[Any]],
+    deadline: float,
+) -> ProbeResults:  # fmt: skip
+    """Return the results of test connections from each host to the addresses of all other hosts."""
+    listening = [(item, {"address": end.address}) for item in connections for end in endpoints[item.host]]
+    targets = [
+        (item.host, [fields["address"], int(answer["port"])])
+        for item, fields, answer in query("listen", listening, _LISTEN_SECONDS)
+    ]
+    seconds = max(0.5, min(_PROBE_SECONDS, deadline - time.monotonic()))
+    probes = [
+        (item, {"targets": [target for host, target in targets if host != item.host], "seconds": seconds})
+        for item in connections
+    ]
+    return {
+        (item.host, str(address)): str(reason)
+        for item, _fields, answer in query("reach", probes, seconds + 4.0)
+        for address, _port, reason in answer["reached"]
+    }

@@ -134,8 +134,8 @@ DEFAULT_DIRECTORY = "~/.cache/distdl"
 AGENT_TIMEOUT = "20"
 #: Size of the send queue in bytes above which senders wait.
 _MAX_UNSENT = 4 * 1024 * 1024
-#: Seconds between checks whether slow readers have caught up.
-_POLL_SECONDS = 0.02
+#: Seconds between two polls of slow readers, and between two polls of handshakes.
+_POLL_SECONDS, _HANDSHAKE_POLL_SECONDS = 0.02, 0.1
 #: The maximum number of bytes per read from a kernel, and buffered for it before its rank must pause.
 _READ_SIZE, _MAX_BUFFERED = 1024 * 1024, 4 * 1024 * 1024
 #: The functions that receive the bytes of a channel, and the requests to hold it.
@@ -146,16 +146,20 @@ _NO_SINK: _Sink = (bool, bool)
 class Connection(AgentConnection):
     """A connection to the agent of one host."""
 
-    def __init__(self, host: Host, link: Link, first_input: bytes = b"", first_number: int = 1) -> None:
-        """Create a connection that sends ``first_input`` first, and numbers requests from ``first_number``."""
+    def __init__(
+        self, host: Host, link: Link, first_input: bytes = b"", first_number: int = 1, *, user_command: str = ""
+    ) -> None:
+        """Create a connection that sends ``first_input`` first, and numbers requests from ``first_number``.
+
+        ``user_command`` is the prefix of commands that a user runs on the host: "ssh gpu1".
+        """
         super().__init__(host.name)
         self.target = host
-        #: The prefix of commands that a user runs on the host: "ssh gpu1".
-        self.shell = ""
+        self.shell = user_command
         #: Set when the agent's handshake has arrived.
         self.handshake_done = threading.Event()
-        self._link = link
-        self._reader = channels.FrameReader(expect_handshake=True)
+        self.link = link
+        self.reader = channels.FrameReader(expect_handshake=True)
         # Requests and channels of an earlier supervisor have smaller numbers.
         self._request_numbers, self._channel_numbers = itertools.count(first_number), itertools.count(first_number)
         self._lock = threading.Condition()
@@ -168,7 +172,7 @@ class Connection(AgentConnection):
         if first_input:
             self._send_queue.put_nowait(first_input)
         self._unsent_bytes = len(first_input)
-        self._is_started = False
+        self._is_started = self._has_sent_package = False
         self._received_at = time.monotonic()
         #: Time (monotonic) at which the connection is closed even if the agent has not exited; inf until ``close``.
         self._close_at = math.inf
@@ -240,22 +244,6 @@ class Connection(AgentConnection):
         self._is_started = True
         asyncio.run_coroutine_threadsafe(self._run(), get_loop())
 
-    def await_handshake(self, explain: Callable[[str, int | None], ReachError]) -> None:
-        """Wait for the agent's handshake, and send the package if the host lacks it. Raises ReachError.
-
-        ``explain`` returns the error for the output before the handshake and the exit code, or None if it is running.
-        """
-        deadline, has_sent_package = time.monotonic() + _HANDSHAKE_SECONDS, False
-        while not self.handshake_done.wait(0.05):
-            if not has_sent_package and environment.build_request_marker() in self._reader.preamble:
-                self._send(environment.build_package().content)
-                has_sent_package = True
-            if self.lost or time.monotonic() > deadline:
-                self.close()
-                content = self._reader.preamble[-MAX_ERROR_BYTES:] + b"\n" + self._link.error_tail
-                output = content.decode(errors="replace").strip()
-                raise explain(output or ("" if self.lost else "Connection timed out"), self._link.code)
-
     def close(self) -> None:
         """End the agent and all processes that it started; idempotent."""
         self._close_at = min(self._close_at, time.monotonic() + _CLOSE_SECONDS)
@@ -270,7 +258,7 @@ class Connection(AgentConnection):
         """Transfer frames until the connection ends; then the host is lost: fail all requests, end all channels."""
         tasks: list[asyncio.Task[str]] = []
         try:
-            await self._link.open()
+            await self.link.open()
             tasks = [asyncio.create_task(work) for work in (self._receive(), self._watch(), self._send_queued())]
             await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
             reason = next(task.result() for task in tasks[:2] if task.done())
@@ -282,8 +270,8 @@ class Connection(AgentConnection):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._link.close_input()
-            await self._link.end()
+            self.link.close_input()
+            await self.link.end()
             with self._lock:
                 self.lost = reason
                 pending, self._pending = self._pending, {}
@@ -294,7 +282,7 @@ class Connection(AgentConnection):
             for sink, _hold in sinks:
                 sink(b"")
             self.on_event({"type": "lost", "reason": reason})
-            await self._link.close()
+            await self.link.close()
         finally:
             self._ended.set()
 
@@ -307,30 +295,33 @@ class Connection(AgentConnection):
                     break
                 await asyncio.sleep(_POLL_SECONDS)
                 self._received_at = time.monotonic()  # this pause is not idle time
-            content = await self._link.read()
+            content = await self.link.read()
             if not content:
-                return await self._link.explain_end(time.monotonic() - self._received_at)
+                return await self.link.explain_end(time.monotonic() - self._received_at)
             self._received_at = time.monotonic()
-            for frame in self._reader.feed(content):
+            for frame in self.reader.feed(content):
                 self._on_frame(frame)
-            if self._reader.has_handshake:
+            if self.reader.has_handshake:
                 self.handshake_done.set()
+            elif not self._has_sent_package and environment.build_request_marker() in self.reader.preamble:
+                self._has_sent_package = True
+                self._send(environment.build_package().content)
 
     async def _send_queued(self) -> str:
         with contextlib.suppress(OSError):  # the agent has exited, and its output explains why
             while (content := await self._send_queue.get()) is not None:
-                await self._link.write(content)
+                await self.link.write(content)
                 with self._lock:
                     self._unsent_bytes -= len(content)
                     self._lock.notify_all()
-        self._link.close_input()
+        self.link.close_input()
         return ""
 
     async def _watch(self) -> str:
         """Send heartbeats; return the reason when the host has been idle for too long."""
-        timeout = self._link.max_idle_seconds
+        timeout = self.link.max_idle_seconds
         while time.monotonic() < self._close_at:
-            await asyncio.sleep(self._link.beat_seconds)
+            await asyncio.sleep(self.link.beat_seconds)
             if self._close_at == math.inf and self.handshake_done.is_set():
                 if not self._unsent_bytes:  # any frame serves as a heartbeat
                     self._send(channels.encode_message("beat"))
@@ -360,22 +351,49 @@ class Connection(AgentConnection):
             self.on_event(frame)
 
 
-def start_all(links: Iterable[tuple[Host, Link]], first_input: bytes = b"") -> list[Connection]:
-    """Connect to agents that a scheduler started, and send ``first_input`` to each. Raises ReachError."""
-    connections = [Connection(host, link, first_input) for host, link in links]
+def start_agents(
+    connections: Sequence[Connection],
+    explain: Callable[[Connection, str, int | None], ReachError],
+    seconds: float = math.inf,
+    report: Callable[[int], object] = bool,
+) -> tuple[list[Connection], list[ReachError]]:
+    """Start connections and wait for the handshakes; return the connections, and the errors of the other hosts.
 
-    def explain(host: str, output: str, _code: int | None) -> ReachError:
-        return ReachError(host, "other", f"The agent did not start: {output or 'it printed nothing'}.")
-
+    ``explain`` returns the error for the output before the handshake and the exit code, or None if it is running.
+    ``report`` is called with the number of completed hosts; an exception that it raises ends the wait and all agents.
+    """
     for connection in connections:
-        connection.shell = f"on {connection.host}:"
         connection.start()
+    deadline, pending = time.monotonic() + min(seconds, _HANDSHAKE_SECONDS), list(connections)
     try:
-        for connection in connections:
-            connection.await_handshake(functools.partial(explain, connection.host))
+        while pending and time.monotonic() < deadline:
+            pending[0].handshake_done.wait(_HANDSHAKE_POLL_SECONDS)
+            pending = [item for item in pending if not (item.handshake_done.is_set() or item.lost)]
+            report(len(connections) - len(pending))
     except BaseException:
         end_all(connections)
         raise
+    errors = list[ReachError]()
+    for item in [item for item in connections if not item.handshake_done.is_set()]:
+        error_tail = b"\n" + item.link.error_tail + (b"" if item.lost else b"\nConnection timed out")
+        output = (item.reader.preamble[-MAX_ERROR_BYTES:] + error_tail).decode(errors="replace").strip()
+        errors.append(explain(item, output, item.link.code))
+        threading.Thread(target=item.close, name="close", daemon=True).start()
+    return [item for item in connections if item.handshake_done.is_set()], errors
+
+
+def start_all(links: Iterable[tuple[Host, Link]], first_input: bytes = b"") -> list[Connection]:
+    """Connect to agents that a scheduler started, and send ``first_input`` to each. Raises ReachError."""
+
+    def explain(connection: Connection, output: str, _code: int | None) -> ReachError:
+        text = f"The agent did not start: {output or 'it printed nothing'}."
+        return ReachError(connection.host, "other", text)
+
+    new_connections = [Connection(host, link, first_input, user_command=f"on {host.name}:") for host, link in links]
+    connections, errors = start_agents(new_connections, explain)
+    if errors:
+        end_all(connections)
+        raise errors[0]
     return connections
 
 

@@ -11,7 +11,6 @@ from distdl_jupyter.clusters import ssh
 from distdl_jupyter.clusters.agents import connection
 from distdl_jupyter.clusters.agents.agent import HostFailed
 from distdl_jupyter.clusters.ssh import SshOptions
-from distdl_jupyter.clusters.ssh import reach as reach_by_ssh
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 
@@ -31,7 +30,7 @@ def reach(lab, tmp_path):
 
     def begin(**options):
         chosen = SshOptions(**lab.options(directory=str(tmp_path / "base"), **options))
-        link = reach_by_ssh(ssh.parse_hosts(chosen)[0], chosen)
+        (link,), _ = ssh.reach_all(ssh.parse_hosts(chosen)[:1], chosen)
         link.base = chosen.directory
         made.append(link)
         return link

@@ -111,7 +111,7 @@ def test_half_a_frame_of_a_supervisor_that_died_is_cut_off_by_the_next_one(node)
     node.start()
     first = node.reached()
     first.ask("fingerprint", path="/nowhere")
-    first._link.stop()
+    first.link.stop()
     with node.inbox.open("ab") as file:
         file.write(channels.encode_message("fingerprint", request=7, path="/")[:9])
     second = node.connect(takeover=True)
@@ -124,7 +124,7 @@ def test_another_supervisor_reads_on_where_the_first_one_stopped_and_hears_of_ea
     first = node.prepared()
     channel, printed = node.started(first, "import time\nfor n in range(30): print(n, flush=True); time.sleep(0.05)")
     begin = printed.read(len("0\n1\n2\n3\n4\n"))
-    first._link.stop()  # it hears no more
+    first.link.stop()  # it hears no more
     second = node.connect(takeover=True)
     events = []
     second.on_event = events.append
@@ -149,7 +149,7 @@ def test_without_a_supervisor_the_node_is_given_back_when_no_rank_runs(node, beg
     node.start(timeout=60.0 if begun else 1.0, leave=1.0)
     if begun:
         connection = node.prepared()
-        connection._link.beat_seconds = 1e9
+        connection.link.beat_seconds = 1e9
         node.started(connection, "import time; time.sleep(4)")
         time.sleep(2.5)
         assert node.process.poll() is None, "a rank still trains"
@@ -159,7 +159,7 @@ def test_without_a_supervisor_the_node_is_given_back_when_no_rank_runs(node, beg
 def test_without_a_supervisor_ranks_end_when_another_node_s_have_failed(node):
     node.start(leave=1.0, failed=1.0)
     connection = node.prepared()
-    connection._link.beat_seconds = 1e9
+    connection.link.beat_seconds = 1e9
     node.started(connection, "import time; time.sleep(600)")
     (node.path / folder.FAILED_FILE).write_text("9")
     assert node.process.wait(30) == 1

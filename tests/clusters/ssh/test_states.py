@@ -71,8 +71,8 @@ def test_the_reason_is_told_and_a_check_after_the_remedy_tries_again_at_once(hos
 @pytest.mark.parametrize(("kind", "asked"), [("denied", 1), ("timeout", 2)])
 def test_a_host_that_refused_a_login_is_not_tried_again_soon(monkeypatch, kind, asked):
     monkeypatch.setattr(ssh, "QUERY_SECONDS", 0.0)
-    reach = Mock(side_effect=ReachError("a", kind, "It is not reachable."), __name__="reach")
-    monkeypatch.setattr(ssh, "reach", reach)
+    reach = Mock(side_effect=lambda hosts, *_, **__: ([], [ReachError("a", kind, "It is not reachable.")] * len(hosts)))
+    monkeypatch.setattr(ssh, "reach_all", reach)
     for _ in range(2):
         assert SshCluster().list_nodes(SshOptions(hosts="a"), 30.0)[0].detail == "It is not reachable."
-    assert reach.call_count == asked
+    assert sum(len(call.args[0]) for call in reach.call_args_list) == asked
