@@ -401,7 +401,7 @@ _RULE_TEXTS = {
 
 def unreachable() -> Iterator[codes.Entry]:
     """Yield the reasons why an agent cannot be started on a host, as ssh, the login shell and Python report them."""
-    for _pattern, kind, *templates in CAUSES:
+    for kind, *templates in CAUSES.values():
         message, remedy = (re.sub(r"\{\w+\}", "…", template) for template in templates)
         yield codes.Entry(f"unreachable-{kind}", message, remedy, "clusters/ssh/cluster", 0, explicit=True)
 

@@ -122,14 +122,12 @@ def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
     return ClusterConfig(name, kind, checked_options, named=True)
 
 
-def change(name: str, options: Mapping[str, Any]) -> ClusterConfig:
+def change(name: str, options: Mapping[str, Any]) -> None:
     """Replace the options of a named cluster. Raises ClusterNotFound, InvalidSpec, PluginUnavailable."""
     with _edit_entries() as entries:
         if name not in entries:
             raise ClusterNotFound(f"Unknown cluster {name!r}.", code="cluster-name-unknown")
-        entry = entries[name]
-        entry["options"] = checked_options = _check_options(entry["kind"], options)
-    return ClusterConfig(name, entry["kind"], checked_options, named=True)
+        entries[name]["options"] = _check_options(entries[name]["kind"], options)
 
 
 def remove(name: str, active: Sequence[object] = ()) -> None:
@@ -303,16 +301,11 @@ _NODES_FRESH_SECONDS, _CHECKS_FRESH_SECONDS = 15.0, 300.0
 
 @dataclass(slots=True)
 class _Probe:
-    """A running or completed probe; ``previous`` is the answer of the previous probe, or None for the first probe."""
+    """A running or completed probe; ``latest`` is the latest answer, or None if there is none yet."""
 
     started_at: float
     answer: Future[Any]
-    previous: Any
-
-    @property
-    def latest(self) -> Any:
-        """The latest answer, or None if there is none yet."""
-        return self.answer.result() if self.answer.done() else self.previous
+    latest: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,8 +333,12 @@ class StatusCache:
             now, previous = time.monotonic(), self._probes.get(key)
             if previous is not None and not (previous.answer.done() and now - previous.started_at >= max_age):
                 return previous
-            current = self._probes[key] = _Probe(now, Future(), None if previous is None else previous.latest)
-        work = lambda: current.answer.set_result(function(target, *needs))  # noqa: E731
+            current = self._probes[key] = _Probe(now, Future(), previous and previous.latest)
+
+        def work() -> None:
+            current.latest = function(target, *needs)
+            current.answer.set_result(current.latest)
+
         threading.Thread(target=work, name="distdl-probe", daemon=True).start()
         return current
 

@@ -444,15 +444,12 @@ def connect_temporarily(
 # sent over standard input, so the command line reveals nothing about the job.
 
 _SETTINGS = {
-    # Options that older versions of ssh do not support.
-    "IgnoreUnknown": "StdinNull,SessionType,ForkAfterAuthentication",
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",
     "UpdateHostKeys": "no",
     "PasswordAuthentication": "no",
     "KbdInteractiveAuthentication": "no",
     "ConnectTimeout": str(CONNECT_SECONDS),
-    "ConnectionAttempts": "1",
     "ServerAliveInterval": "3",  # seconds; ssh detects a dead connection after two intervals
     "ServerAliveCountMax": "2",
     "ControlMaster": "no",
@@ -462,9 +459,6 @@ _SETTINGS = {
     "ClearAllForwardings": "yes",
     "PermitLocalCommand": "no",
     "RemoteCommand": "none",
-    "StdinNull": "no",
-    "SessionType": "default",
-    "ForkAfterAuthentication": "no",
     "LogLevel": "ERROR",
 }
 #: Starts Python from any login shell, including csh and fish, because the single-quoted text contains no single quote,
@@ -495,7 +489,7 @@ def explain(host: Host, ssh_config: str, python: str, output: str, code: int | N
     command = re.search(r"ssh-keygen -f \S+ -R \S+", output)
     values = {"ssh": ssh, "target": host.target, "python": python}
     values["forget"] = command[0] if command else f"ssh-keygen -R {host.name}"
-    for pattern, kind, message, remedy in CAUSES:
+    for pattern, (kind, message, remedy) in CAUSES.items():
         if match := re.search(pattern, output, re.IGNORECASE | re.MULTILINE):
             groups = ["", *((group or "").strip().rstrip(".") for group in match.groups())]
             return ReachError(host.name, kind, message.format(*groups, **values), remedy.format(*groups, **values))
@@ -512,74 +506,63 @@ _RENEW_KEY = "Ask the administrator. If the key was renewed, run {forget}, then 
 _LOAD_KEY = "If the key has a passphrase, load it with ssh-add. Otherwise copy a key to the host: ssh-copy-id {target}"
 #: Causes of an unreachable host: pattern of the output, kind, message, and remedy; both texts may use pattern groups.
 #: The first match counts, because ssh also reports a failed verification if a key has changed.
-CAUSES = (
-    (r"HOST IDENTIFICATION HAS CHANGED|host key .* (has changed|revoked)", "changed-key", _KEY_CHANGED, _RENEW_KEY),
-    (
-        r"No \S+ host key is known for|Host key verification failed",
+CAUSES = {
+    r"HOST IDENTIFICATION HAS CHANGED|host key .* (has changed|revoked)": ("changed-key", _KEY_CHANGED, _RENEW_KEY),
+    r"No \S+ host key is known for|Host key verification failed": (
         "unknown-key",
         "The host key is not known on this machine.",
         "Run {ssh} true once, and compare the fingerprint with the output of ssh-keygen -lf "
         "/etc/ssh/ssh_host_ed25519_key.pub on the host.",
     ),
-    (
-        r"Permissions \d+ for '([^']+)' are too open",
+    r"Permissions \d+ for '([^']+)' are too open": (
         "denied",
         "ssh does not use the key {1}, because other users can read it.",
         "Run: chmod 600 {1}",
     ),
-    (r"Permission denied|Too many authentication failures", "denied", "The host rejected all SSH keys.", _LOAD_KEY),
-    (
-        r"Could not resolve hostname ([^:\s]+)",
+    r"Permission denied|Too many authentication failures": ("denied", "The host rejected all SSH keys.", _LOAD_KEY),
+    r"Could not resolve hostname ([^:\s]+)": (
         "name",
         "The host name {1} cannot be resolved.",
         "Correct the name, or set its address as HostName in ~/.ssh/config.",
     ),
-    (
-        r"connect to host \S+ port (\d+): Connection refused",
+    r"connect to host \S+ port (\d+): Connection refused": (
         "refused",
         "The host refused the connection on port {1}.",
         "Start sshd on the host, or set its port in ~/.ssh/config.",
     ),
-    (
-        r"Connection timed out|Operation timed out|timed out during banner|Timeout, server",
+    r"Connection timed out|Operation timed out|timed out during banner|Timeout, server": (
         "timeout",
         "The host does not respond.",
         "Check that the host is on and reachable: {ssh} true",
     ),
-    (
-        r"connect to host \S+ port \d+: (No route to host|Network is unreachable)",
+    r"connect to host \S+ port \d+: (No route to host|Network is unreachable)": (
         "route",
         "No route to the host ({1}).",
         "Check the network of this machine: {ssh} true",
     ),
-    (
-        r"^distdl: no python: (.*)$",
+    r"^distdl: no python: (.*)$": (
         "python",
         "Python was not found at {1}.",
         "Install the same environment on the host, or set the option 'python' to the path of its Python.",
     ),
-    (
-        r"^distdl: old python|has no attribute 'fromhex'|AttributeError: 'file' object",
+    r"^distdl: old python|has no attribute 'fromhex'|AttributeError: 'file' object": (
         "old-python",
         "Python at {python} is older than 3.11.",
         "Install a newer Python on the host, or set the option 'python' to its path.",
     ),
-    (
-        r"^distdl: (?:no folder|not ours): (.*)$",
+    r"^distdl: (?:no folder|not ours): (.*)$": (
         "folder",
         "Jobs cannot use their folder on the host: {1}.",
         "Set the option 'directory' to a folder of your own.",
     ),
-    (
-        r"^(.*Bad configuration option.*|Can't open user config file.*)$",
+    r"^(.*Bad configuration option.*|Can't open user config file.*)$": (
         "ssh",
         "ssh cannot read its configuration: {1}.",
         "Correct that file, or the option 'ssh_config'.",
     ),
-    (
-        r"^(.*account is currently not available.*|.*nologin.*)$",
+    r"^(.*account is currently not available.*|.*nologin.*)$": (
         "shell",
         "The account on the host does not allow logins: {1}.",
         "Ask for an account with a shell, so that this prints ok: {ssh} echo ok",
     ),
-)
+}

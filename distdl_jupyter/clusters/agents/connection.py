@@ -80,10 +80,6 @@ class Link(ABC):
         """The agent's exit code (255: unknown), or None while it runs or if a batch system handles it."""
         return self._code
 
-    async def open(self) -> None:
-        """Open the link; called once, before all other methods."""
-        return
-
     @abstractmethod
     async def read(self) -> bytes:
         """Return the next output of the agent, or b"" at its end."""
@@ -258,7 +254,6 @@ class Connection(AgentConnection):
         """Transfer frames until the connection ends; then the host is lost: fail all requests, end all channels."""
         tasks: list[asyncio.Task[str]] = []
         try:
-            await self.link.open()
             tasks = [asyncio.create_task(work) for work in (self._receive(), self._watch(), self._send_queued())]
             await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
             reason = next(task.result() for task in tasks[:2] if task.done())

@@ -97,10 +97,7 @@ class FolderLink(Tail, connection.Link):
         self._explain_loss = explain_loss
         #: The number of bytes sent to the agent, including those of earlier supervisors.
         self.sent_bytes = self._await_reader() if takeover else 0
-
-    async def open(self) -> None:
-        """Start erasing messages that the agent has read."""
-        self._erase_task = asyncio.create_task(self._erase_read())
+        self._erase_task: asyncio.Task[None] | None = None
 
     def _await_reader(self) -> int:
         """Wait until the agent has read all complete frames, truncate an incomplete one, and return the position."""
@@ -127,7 +124,8 @@ class FolderLink(Tail, connection.Link):
         return 0
 
     async def write(self, content: bytes) -> None:
-        """Append bytes for the agent."""
+        """Append bytes for the agent, and start to erase those that it has read."""
+        self._erase_task = self._erase_task or asyncio.create_task(self._erase_read())
         await self._write_at(self.sent_bytes, content)
         self.sent_bytes += len(content)
 
@@ -153,7 +151,8 @@ class FolderLink(Tail, connection.Link):
 
     def close_input(self) -> None:
         """Stop sending and reading; idempotent."""
-        self._erase_task.cancel()
+        if self._erase_task is not None:
+            self._erase_task.cancel()
         self.stop()
 
     async def end(self, grace: float = 0.0) -> None:

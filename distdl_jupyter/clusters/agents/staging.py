@@ -342,7 +342,7 @@ class Stager:
         self.host = host
         #: A ``Connection`` to another machine, or the agent in this process.
         self.connection = connection
-        self._base = base
+        self.base = base
         self._folders = folders
         self._has_ended = False
         self._output, self._errors = Inbox(), Inbox()
@@ -416,7 +416,7 @@ class Stager:
 
             files.pack(path.parent, [path.name], write_part)
 
-        fields = {"digest": folder.digest, "base": self._base}
+        fields = {"digest": folder.digest, "base": self.base}
         cached_copy = connection.ask("find_copy", _REQUEST_SECONDS, **fields)["path"]
         directory = cached_copy or send(connection, "copy", produce, **fields)["path"]
         report(folder.total_bytes, folder.file_count, folder.total_bytes if cached_copy else 0)
@@ -426,11 +426,11 @@ class Stager:
 _MessageQueue = queue.SimpleQueue[tuple[Stager, Any]]
 
 
-def _serve(stager: Stager, staging: JobStaging, base: str, received: _MessageQueue) -> None:
+def _serve(stager: Stager, staging: JobStaging, received: _MessageQueue) -> None:
     """Send a stager its request and new signatures; queue its other messages, then None or the exception."""
     try:
         changes = stager.copy_folders(lambda message: received.put((stager, message)))
-        request = staging.build_request(stager.number, base=base)
+        request = staging.build_request(stager.number, base=stager.base)
         stager.write({**request, "sources": [{**item, **changes.get(item["name"], {})} for item in request["sources"]]})
         for line in stager.read_lines():
             with contextlib.suppress(json.JSONDecodeError, UnicodeDecodeError):  # output of a library
@@ -445,11 +445,7 @@ def _serve(stager: Stager, staging: JobStaging, base: str, received: _MessageQue
 
 
 def run_stagers(
-    start: Callable[[int], Stager],
-    nodes: Sequence[int],
-    staging: JobStaging,
-    report: Callable[[str, str], object],
-    base: str = "",
+    start: Callable[[int], Stager], nodes: Sequence[int], staging: JobStaging, report: Callable[[str, str], object]
 ) -> dict[int, NodeData]:
     """Run the stagers that ``start`` starts on ``nodes`` to completion; return the result of each node.
 
@@ -460,7 +456,7 @@ def run_stagers(
     try:
         for node in nodes:
             stagers.append(stager := start(node))
-            threading.Thread(target=_serve, args=(stager, staging, base, received), name="staging", daemon=True).start()
+            threading.Thread(target=_serve, args=(stager, staging, received), name="staging", daemon=True).start()
         pending = set(stagers)
         while pending:
             report("stage", f"copying {staging.content} to {plural(len(stagers), 'node')}")
@@ -505,7 +501,7 @@ def stage_on_hosts(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context
     def start(number: int) -> Stager:
         return Stager(number, nodes[number].host, nodes[number].connection, base, folders)
 
-    staged = run_stagers(start, range(len(nodes)), context.staging, context.report, base)
+    staged = run_stagers(start, range(len(nodes)), context.staging, context.report)
     for number, node in enumerate(nodes):
         node.data_variables, node.python = staged[number]
 
