@@ -29,7 +29,7 @@ ARGUMENTS: dict[str, tuple[int, int, int | None]] = {
     "make_check": (4, 1, 3),
 }
 #: Error classes whose message is not the first argument: message and remedy.
-_MESSAGES = {"HostTrouble": (1, 2), "HostFailed": (1, 2), "ReachError": (2, 3)}
+_MESSAGES = {"HostFailed": (1, 2), "ReachError": (2, 3)}
 
 
 class Entry(NamedTuple):

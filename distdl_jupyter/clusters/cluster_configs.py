@@ -3,8 +3,7 @@
 They are stored in ``distdl_jupyter.json`` in the user's Jupyter configuration folder, which kernels, the server and the
 command line share. The file contains no secrets. The name of a type refers to it with its default options.
 
-The status of a cluster is its nodes, or one sentence why it cannot be used. A probe never raises. A plug-in may block
-for a long time, so each one runs in its own thread and does not delay the others.
+A probe of a cluster never raises. A plug-in may block for a long time, so each one is called in its own thread.
 """
 
 from __future__ import annotations
@@ -33,6 +32,10 @@ from distdl_jupyter.core.options import describe_unknown
 from distdl_jupyter.worker.secret_patterns import looks_secret
 
 FILE_NAME = "distdl_jupyter.json"
+#: Seconds that a request waits for a cluster: if its status is unknown, and if a previous status is known.
+FIRST_SECONDS, REFRESH_SECONDS = 1.5, 0.3
+#: Seconds after which a form probes a cluster again: for the nodes, and for checks without errors.
+_NODES_FRESH_SECONDS, _CHECKS_FRESH_SECONDS = 15.0, 300.0
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 
 
@@ -288,17 +291,6 @@ def get_needs(backend_label: str) -> dict[str, Sequence[str]]:
     return {"modules": backend.modules(options), "programs": backend.programs(options)}
 
 
-# the newest status and checks, for pages and forms ------------------------------------------------
-# At most one probe per cluster runs at a time, in its own thread, so a cluster that does not respond delays neither
-# requests nor other clusters. Until a probe has ended, the previous answer is used.
-
-
-#: Seconds that a request waits for a cluster: if its status is unknown, and if a previous status is known.
-FIRST_SECONDS, REFRESH_SECONDS = 1.5, 0.3
-#: Seconds after which a form probes a cluster again: for the nodes, and for checks without errors.
-_NODES_FRESH_SECONDS, _CHECKS_FRESH_SECONDS = 15.0, 300.0
-
-
 @dataclass(slots=True)
 class _Probe:
     """A running or completed probe; ``latest`` is the latest answer, or None if there is none yet."""
@@ -318,7 +310,10 @@ class CachedStatus:
 
 
 class StatusCache:
-    """The newest status and checks of each cluster. A cluster is unresponsive after ``seconds`` without a response."""
+    """The newest status and checks of each cluster. A cluster is unresponsive after ``seconds`` without a response.
+
+    At most one probe per cluster runs at a time. Until it has ended, the previous answer is used.
+    """
 
     def __init__(self, seconds: float = 0.0) -> None:
         self._timeout = seconds

@@ -2,9 +2,6 @@
 
 On another machine, the submitter's PATH, HOME or LD_LIBRARY_PATH is wrong, and unneeded variables should stay private.
 So ranks on this machine receive almost all variables, those on other machines only some by name.
-
-The zip for other hosts contains all Python sources of this package, because a module with a training function often
-also imports the code that submits it.
 """
 
 from __future__ import annotations
@@ -37,6 +34,8 @@ _NAMES = frozenset(("LANG", "LC_ALL", "TZ"))
 _SSH_NAMES = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", "LANG")
 #: Prefixes of the matplotlib backends that a kernel sets.
 _NOTEBOOK_BACKENDS = ("module://matplotlib_inline", "module://ipykernel", "module://ipympl")
+_ROOT = Path(__file__).parents[1]
+_EARLIEST_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest modification time that zip files support
 #: Names that every shell and exec accept.
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -86,10 +85,6 @@ def build_rank_variables(placement: Placement, slot: RankSlot) -> dict[str, str]
     return {name: str(value) for name, value in identity.items()}
 
 
-_ROOT = Path(__file__).parents[1]
-_EARLIEST_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest modification time that zip files support
-
-
 class PackageZip(NamedTuple):
     """The zip and its digest of 16 hexadecimal digits."""
 
@@ -99,7 +94,7 @@ class PackageZip(NamedTuple):
 
 @functools.cache
 def build_package() -> PackageZip:
-    """Return a zip of the ``.py`` files of the package that this process uses, in a folder of its name."""
+    """Return a zip of this package's sources. Modules with a training function often also import what submits it."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for path in sorted(_ROOT.rglob("*.py")):

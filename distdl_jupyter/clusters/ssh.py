@@ -31,7 +31,7 @@ from distdl_jupyter.clusters.agents.agent import (
     OVERSUBSCRIBE_HELP,
     SHARED_HELP,
     Host,
-    HostTrouble,
+    HostFailed,
     ReachError,
     query_all,
 )
@@ -218,7 +218,7 @@ class SshCluster(AgentCluster):
         answers = dict(zip((connection.host for connection in connections), responses, strict=True))
         for name, answer in (answers | {error.host: error for error in unreachable}).items():
             lifetime = QUERY_SECONDS
-            if isinstance(answer, HostTrouble):
+            if isinstance(answer, HostFailed):
                 node = NodeInfo(name, "down", answer.reason)
                 lifetime = _DENIED_SECONDS if answer.code == "unreachable-denied" else QUERY_SECONDS
             else:
@@ -307,7 +307,7 @@ class SshCluster(AgentCluster):
         with connect_temporarily(hosts, options, _REACH_SECONDS) as (connections, unreachable):
             requests = [(connection, {"job": job_id, "base": options.directory}) for connection in connections]
             responses = query_all(requests, "sweep", _SWEEP_SECONDS)
-        if failures := [*unreachable, *(response for response in responses if isinstance(response, HostTrouble))]:
+        if failures := [*unreachable, *(response for response in responses if isinstance(response, HostFailed))]:
             text = f"{listing([error.host for error in failures])} cannot be reached: {failures[0].reason}"
             hint = f"Ranks on these hosts stop on their own. {failures[0].remedy}".strip()
             raise LaunchFailed(text, code="hosts-unreachable", hint=hint)

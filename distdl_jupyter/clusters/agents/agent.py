@@ -44,10 +44,10 @@ SHARED_HELP = "whether hosts see this machine's folders (default: detected)"
 OVERSUBSCRIBE_HELP = "allow more processes than the limit of a machine (8 per core, at least 64)"
 
 
-class HostTrouble(LaunchFailed):
-    """A problem with one host: ``reason`` is the message, ``remedy`` the fix."""
+class HostFailed(LaunchFailed):
+    """A host refused a request, or no longer responds; ``reason`` is the message, ``remedy`` the fix."""
 
-    code = "host-unusable"
+    code = "host-failed"
 
     def __init__(self, host: str, reason: str, remedy: str = "", *, code: str = "") -> None:
         super().__init__(f"{host}: {reason}" if host else reason, code=code, hint=remedy)
@@ -56,14 +56,8 @@ class HostTrouble(LaunchFailed):
         self.remedy = remedy
 
 
-class HostFailed(HostTrouble):
-    """A connected host refused a request or no longer responds."""
-
-    code = "host-failed"
-
-
-class ReachError(HostTrouble):
-    """No agent could be started on a host; ``kind`` is the cause: timeout, denied, ... (see ``ssh.cluster.CAUSES``)."""
+class ReachError(HostFailed):
+    """No agent could be started on a host; ``kind`` is the cause: timeout, denied, ... (see ``ssh.CAUSES``)."""
 
     def __init__(self, host: str, kind: str, reason: str, remedy: str = "") -> None:
         super().__init__(host, reason, remedy, code=f"unreachable-{kind}")
@@ -122,14 +116,14 @@ class AgentConnection(ABC):
 
 def query_all(
     requests: Iterable[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
-) -> list[dict[str, Any] | HostTrouble]:
+) -> list[dict[str, Any] | HostFailed]:
     """Send requests to all agents in parallel; return the answer or the error of each within ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
-    answers: list[dict[str, Any] | HostTrouble] = []
+    answers: list[dict[str, Any] | HostFailed] = []
     for connection, answer in [(connection, connection.begin(type_, **fields)) for connection, fields in requests]:
         try:
             answers.append(connection.result(answer, type_, deadline - time.monotonic()))
-        except HostTrouble as error:
+        except HostFailed as error:
             answers.append(error)
     return answers
 
@@ -373,7 +367,6 @@ class LocalNodes(JobNodes):
         return self._get_recording_variables(f"service-{number}")
 
     def _get_recording_variables(self, name: str) -> dict[str, str]:
-        """Return the variables that make a process record its imports for the next warm start."""
         folder = installed.get_record_folder(self._context.folder.path)
         return {installed.RECORD_VARIABLE: str(folder / f"{name}.json")} if folder.is_dir() else {}
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Any
 
-from distdl_jupyter.clusters.agents.agent import HostTrouble, ReachError, query_all
+from distdl_jupyter.clusters.agents.agent import HostFailed, ReachError, query_all
 from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.clusters.base import CheckLevel, NodeCheck
 from distdl_jupyter.core import humanize, machine, registry
@@ -263,7 +263,7 @@ _SOFTWARE_RULES = (_check_python, _check_packages, _check_programs)
 _MACHINE_RULES = (_check_gpus, _check_infiniband, _check_disk, _check_clock, _check_capacity)
 
 
-def apply_rules(survey: Survey, troubles: Sequence[HostTrouble], network_rows: Sequence[NodeCheck]) -> list[NodeCheck]:
+def apply_rules(survey: Survey, troubles: Sequence[HostFailed], network_rows: Sequence[NodeCheck]) -> list[NodeCheck]:
     """Return all rows in display order: reachable hosts, software, network, machines."""
     rows: list[NodeCheck] = []
     for report in survey.reports:
@@ -449,7 +449,7 @@ def check_hosts(
     modules = tuple(dict.fromkeys((*modules, *_STANDARD_PACKAGES)))
     deadline = time.monotonic() + seconds
     #: The error of each host that did not answer a request; it gets no further requests.
-    failures: dict[str, HostTrouble] = {}
+    failures: dict[str, HostFailed] = {}
 
     def query(type_: str, requests: Sequence[tuple[Connection, Mapping[str, Any]]], max_wait: float) -> list[Any]:
         """Return (connection, request fields, answer) for each host that answers."""
@@ -457,7 +457,7 @@ def check_hosts(
         timeout = max(0.5, min(max_wait, deadline - time.monotonic()))
         rows = []
         for (connection, fields), answer in zip(requests, query_all(requests, type_, timeout), strict=True):
-            if isinstance(answer, HostTrouble):
+            if isinstance(answer, HostFailed):
                 failures.setdefault(connection.host, answer)
             else:
                 rows.append((connection, fields, answer))
@@ -510,7 +510,6 @@ def _probe(
     connections: Sequence[Connection], endpoints: Mapping[str, Sequence[Endpoint]], query: Callable[..., list[Any]],
     deadline: float,
 ) -> ProbeResults:  # fmt: skip
-    """Return the results of test connections from each host to the addresses of all other hosts."""
     listening = [(item, {"address": end.address}) for item in connections for end in endpoints[item.host]]
     targets = [
         (item.host, [fields["address"], int(answer["port"])])

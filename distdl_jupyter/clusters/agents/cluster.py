@@ -110,7 +110,6 @@ class AgentCluster(Cluster):
         return result
 
     def _build_placement(self, spec: JobSpec, ports: int, checkup: Checkup, context: Context) -> Placement:
-        """Reserve ports and return the placement."""
         common = checkup.network
         assert common is not None, "without a common network, the checks have errors"
         endpoints = [common.get_endpoint(connection.host) for connection in self._connections]
@@ -148,11 +147,11 @@ class AgentCluster(Cluster):
         context.report("stage", f"copying the job's files to {listing([node.host for node in unshared])}")
         with ThreadPoolExecutor(min(len(unshared), _MAX_PARALLEL)) as pool:
             list(pool.map(lambda node: staging.copy(job, node), unshared))
-        if hosts := [node.host for node in unshared if node.directory != job.spec.working_directory]:
-            text = f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {job.spec.working_directory}, "
-            text += (
-                "so ranks there run in an empty folder. Put the files that ranks read in a folder that all hosts share."
-            )
+        directory = job.spec.working_directory
+        if hosts := [node.host for node in unshared if node.directory != directory]:
+            verb = "has" if len(hosts) == 1 else "have"
+            text = f"{listing(hosts)} {verb} no folder {directory}, so ranks there run in an empty folder. "
+            text += "Put the files that ranks read in a folder that all hosts share."
             context.note(RunNotice("info", text, "working-directory"))
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:

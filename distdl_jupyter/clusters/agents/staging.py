@@ -1,12 +1,8 @@
 """Copies a job and its data to hosts that do not share its folder, and its results back.
 
 A host shares the folder if it sees a file there that this machine has just written. Any other host receives a folder
-with the payload, the modules next to the notebook, and the script. The files of ranks are copied back at the end.
-
-The program ``data.stager`` brings data and packages to the nodes: it runs on each node after the folders were copied,
-and this module exchanges messages between the stagers and the job's staging. A host that has the same data folder at
-the same path uses it directly. Other hosts get a copy, cached by the sizes and times of its files, so that the next job
-with the same data copies nothing.
+with the payload, the modules next to the notebook, and the script. The program ``data.stager`` then brings data and
+packages to each node. A host that lacks a data folder of this machine gets a copy, which it keeps for later jobs.
 """
 
 from __future__ import annotations
@@ -45,12 +41,21 @@ from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.data_cache import fingerprint
 from distdl_jupyter.node.job import DATA
 
-#: Timeout in seconds for creating a folder on a slow disk.
-_PREPARE_SECONDS = 30.0
+#: Seconds between two checks for a cancellation, and timeouts of requests to an agent and of a stager's error output.
+_POLL_SECONDS, _REQUEST_SECONDS, _ERRORS_SECONDS = 0.25, 60.0, 1.0
+#: The arguments of a Python interpreter that run the stager.
+_PROGRAM = ("-P", "-m", "distdl_jupyter.data.stager")
+#: The maximum number of characters of a part of a message to an agent.
+_MAX_MESSAGE_CHARS = 1 << 20
+#: The number of copied bytes between two progress messages.
+_REPORT_BYTES = 1 << 23
 #: The folders of the working directory and of the script in a job's folder on a host.
 _WORK, _SCRIPT = "work", "script"
 #: The code of the notice about a value that stays on its host, whose folder is then not removed.
 _RESULT_LEFT = "result-left-on-host"
+#: The maximum size in bytes of a rank's value; larger data belongs in the job's outputs.
+MAX_VALUE_BYTES = 4 * 2**30
+_VALUE_NAME = re.compile(r"rank-(0|[1-9]\d{0,8})\.pkl")
 #: The folders that are copied back.
 _RESULT_FOLDERS = ("results", "outputs")
 
@@ -81,7 +86,7 @@ def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode
         with contextlib.suppress(OSError):  # without the file, no host shares the folder
             path.touch(mode=0o600)
             path.write_text(content, encoding="utf-8")
-        answers = query_or_raise([(connection, fields) for connection in connections], "prepare", _PREPARE_SECONDS)
+        answers = query_or_raise([(connection, fields) for connection in connections], "prepare", _REQUEST_SECONDS)
     finally:
         path.unlink(missing_ok=True)
     nodes = []
@@ -193,10 +198,10 @@ def _unpack(
     try:
         summary = files.receive_files(target, stream, accepts)
     except files.TransferRefused as error:
-        node.connection.result(answer, "get", _PREPARE_SECONDS)  # raises the actual error if the host is lost
+        node.connection.result(answer, "get", _REQUEST_SECONDS)  # raises the actual error if the host is lost
         text = f"The host sent an invalid archive. {error}"
         raise HostFailed(node.host, text, code="host-archive-invalid") from error
-    return summary, node.connection.result(answer, "get", _PREPARE_SECONDS)
+    return summary, node.connection.result(answer, "get", _REQUEST_SECONDS)
 
 
 def fetch(folder: JobFolder, node: AgentNode, path: str, max_bytes: int) -> None:
@@ -228,11 +233,6 @@ def remove_stale_checkpoints(folder: Path, copied_paths: Collection[Path]) -> No
     for path in [] if folder.is_symlink() else list(folder.rglob("*")):
         if path.is_file() and path not in copied_paths:
             path.unlink(missing_ok=True)
-
-
-#: The maximum size in bytes of a rank's value; larger data belongs in the job's outputs.
-MAX_VALUE_BYTES = 4 * 2**30
-_VALUE_NAME = re.compile(r"rank-(0|[1-9]\d{0,8})\.pkl")
 
 
 def explain_refusal(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
@@ -314,14 +314,6 @@ class AgentNodes(JobNodes):
         self._release()
 
 
-#: The arguments of a Python interpreter that run the stager.
-_PROGRAM = ("-P", "-m", "distdl_jupyter.data.stager")
-#: Seconds between two checks for a cancellation, and timeouts of requests to an agent and of a stager's error output.
-_POLL_SECONDS, _REQUEST_SECONDS, _ERRORS_SECONDS = 0.25, 60.0, 1.0
-#: The maximum number of characters of a part of a message to an agent.
-_MAX_MESSAGE_CHARS = 1 << 20
-#: The number of copied bytes between two progress messages.
-_REPORT_BYTES = 1 << 23
 #: The result on a node: variables with the paths of the data, and the ranks' Python ("": the node's Python).
 NodeData = tuple[dict[str, str], str]
 #: A message of a stager (see ``data.stager``).
@@ -516,10 +508,7 @@ class _Folder:
 
     @functools.cached_property
     def digest(self) -> str:
-        """The digest of the paths, sizes and change times (ctime, which no program can set) of all files.
-
-        Raises OSError.
-        """
+        """The digest of the paths, sizes and ctimes (which no program can set) of all files. Raises OSError."""
         paths = sorted(path for path in self.path.rglob("*") if path.is_file()) if self.path.is_dir() else [self.path]
         statuses = [path.stat() for path in paths]
         self.total_bytes, self.file_count = sum(status.st_size for status in statuses), len(paths)
