@@ -63,10 +63,9 @@ def select_for_remote_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def select_for_ssh(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def select_for_ssh() -> dict[str, str]:
     """Return the environment of the ssh program; it is minimal so that ``SendEnv`` cannot leak variables."""
-    environ = os.environ if environ is None else environ
-    return {name: environ[name] for name in _SSH_NAMES if name in environ}
+    return {name: os.environ[name] for name in _SSH_NAMES if name in os.environ}
 
 
 def build_rank_variables(placement: Placement, slot: RankSlot) -> dict[str, str]:

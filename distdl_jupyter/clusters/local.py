@@ -27,7 +27,7 @@ from distdl_jupyter.node.devices import cores
 from distdl_jupyter.node.ports import Ports
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.staging import NodeData
+    from distdl_jupyter.clusters.agents.agent import NodeData
     from distdl_jupyter.data.staging import JobStaging
 
 

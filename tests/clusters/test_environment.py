@@ -22,7 +22,7 @@ def test_a_name_that_no_shell_takes_stays_here():
     assert environment.select_for_remote_ranks({"OMP_X()": "1", "NCCL_A-B": "1"}) == {}
 
 
-def test_ssh_itself_gets_what_it_needs_and_no_secret_to_send():
+def test_ssh_itself_gets_what_it_needs_and_no_secret_to_send(monkeypatch):
     environ = {
         "PATH": "/bin",
         "HOME": "/h",
@@ -31,4 +31,5 @@ def test_ssh_itself_gets_what_it_needs_and_no_secret_to_send():
         "LC_ALL": "C",
         "DISTDL_JOB_ID": "j",
     }
-    assert environment.select_for_ssh(environ) == {"PATH": "/bin", "HOME": "/h", "SSH_AUTH_SOCK": "/s"}
+    monkeypatch.setattr(environment.os, "environ", environ)
+    assert environment.select_for_ssh() == {"PATH": "/bin", "HOME": "/h", "SSH_AUTH_SOCK": "/s"}

@@ -64,6 +64,10 @@ class ReachError(HostFailed):
         self.kind = kind
 
 
+#: The staged data on a node: variables with its paths, and the ranks' Python ("": the node's Python).
+NodeData = tuple[dict[str, str], str]
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """A host. ``target`` is its address (ssh: ``user@name``), ``slots`` how many processes fit (0: unknown)."""
@@ -327,12 +331,7 @@ class LocalNodes(JobNodes):
     """This machine, which emulates all nodes of a job; ``staged`` has the data and Python of each node's ranks."""
 
     def __init__(
-        self,
-        spec: JobSpec,
-        context: Context,
-        ports: Ports,
-        slot: QueueSlot | None,
-        staged: Mapping[int, tuple[dict[str, str], str]],
+        self, spec: JobSpec, context: Context, ports: Ports, slot: QueueSlot | None, staged: Mapping[int, NodeData]
     ) -> None:
         self._agent = agent = LocalAgent(spec, context.folder.path)
         folder, run = str(context.folder.path), str(agent.job.run.path)
@@ -341,8 +340,8 @@ class LocalNodes(JobNodes):
         self._ports = ports
         self._slot = slot
         self._staged = staged
-        for _variables, python in staged.values():  # all emulated nodes have the same packages
-            self.nodes[0].python = python
+        # All emulated nodes have the same packages.
+        self.nodes[0].python = next((python for _variables, python in staged.values()), "")
 
     def get_node(self, slot: RankSlot) -> AgentNode:
         """Return this machine."""

@@ -488,18 +488,12 @@ def check_hosts(
             machines = {host: aliases.get(host, host) for host in reports if aliases.get(host, host) in endpoints}
             ends = (replace(common.get_endpoint(machine), host=host) for host, machine in machines.items())
             common = replace(common, endpoints=tuple(ends))
-    survey = Survey(
-        [report for host, report in reports.items() if host not in failures],
-        _fill_unknown_facts(node_facts.gather(modules, packages=COMPARED_PACKAGES)),
-        modules,
-        programs,
-        processes,
-        oversubscribe=options.oversubscribe,
-        can_share_host=can_share_host,
-    )
+    remaining = [report for host, report in reports.items() if host not in failures]
+    here = _fill_unknown_facts(node_facts.gather(modules, packages=COMPARED_PACKAGES))
+    survey = Survey(remaining, here, modules, programs, processes, options.oversubscribe, can_share_host)
     network_rows = check_network(endpoints, results, common, options.network)
     rows = apply_rules(survey, [*unreachable, *failures.values()], network_rows)
-    return Checkup(tuple(rows), common, {report.host: report.facts for report in survey.reports})
+    return Checkup(tuple(rows), common, {report.host: report.facts for report in remaining})
 
 
 def _fill_unknown_facts(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from distdl_jupyter.clusters import base
 from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.agents.agent import AgentNode, ReachError
-from distdl_jupyter.clusters.agents.checkup import DATA_PACKAGE, Checkup, CommonNetwork, check_hosts
+from distdl_jupyter.clusters.agents.checkup import DATA_PACKAGE, Checkup, check_hosts
 from distdl_jupyter.clusters.agents.connection import DEFAULT_DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.base import Cluster, Context, NodeCheck, Run, RunNotice
@@ -125,7 +125,7 @@ class AgentCluster(Cluster):
         text += f" Ranks communicate over {network}." if len(names) > 1 else ""
         context.note(RunNotice("info", text, "network"))
         python = str(checkup.facts[names[0]]["python"]["executable"])
-        ranks = build_rank_slots(spec, names, checkup, common)
+        ranks = build_rank_slots(spec, names, checkup)
         address, reserved_ports = reserve(ranks[0], ports)
         placement = Placement(
             ranks=ranks,
@@ -195,12 +195,10 @@ def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Ch
 # placement of ranks ----------------------------------------------------------------------------
 
 
-def build_rank_slots(
-    spec: JobSpec, names: Sequence[str], checkup: Checkup | None = None, common: CommonNetwork | None = None
-) -> tuple[RankSlot, ...]:
+def build_rank_slots(spec: JobSpec, names: Sequence[str], checkup: Checkup | None = None) -> tuple[RankSlot, ...]:
     """Return a slot for each rank, with its GPU, interface and cores if the host has reported them."""
     per_node, per_rank = spec.process_count_per_node, spec.gpus or 1
-    slots = []
+    common, slots = checkup.network if checkup is not None else None, []
     for rank in range(spec.process_count):
         node, local_rank = divmod(rank, per_node)
         facts = checkup.facts[names[node]] if checkup is not None else {}

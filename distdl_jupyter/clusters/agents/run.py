@@ -431,23 +431,19 @@ class LauncherRun(AgentRun):
 
     def _start_ranks(self) -> None:
         while_waiting = functools.partial(self._context.report, "start", "starting the launcher")
-        variables = []  # of each rank; its TMPDIR differs from the launcher's
+        rank_variables = []  # the TMPDIR of a rank differs from the launcher's
         for slot in self._placement.ranks:
             tmpdir = self._nodes.get_environment(self._nodes.get_node(slot)).get("TMPDIR")
-            variables.append({**({"TMPDIR": tmpdir} if tmpdir else {}), **self._build_rank_variables(slot)})
+            rank_variables.append({**({"TMPDIR": tmpdir} if tmpdir else {}), **self._build_rank_variables(slot)})
         for node in self._nodes.nodes:
             ranks = [{"rank": slot.rank, **self._open_channels(node, slot.rank)} for slot in self._list_slots(node)]
-            node.connection.ask("pipes", while_waiting=while_waiting, ranks=ranks, variables=variables)
+            node.connection.ask("pipes", while_waiting=while_waiting, ranks=ranks, variables=rank_variables)
         # Open MPI creates folders in TMPDIR named by process ids, and leaves them behind if it is killed. The next
         # daemon with the same id then fails, so TMPDIR is a folder that is removed at the end.
-        shared = {
-            node.host: {
-                **self._nodes.get_environment(node),
-                "TMPDIR": node.private_folder,
-                **self._launcher.environment,
-            }
-            for node in self._nodes.nodes
-        }
+        shared = {}
+        for node in self._nodes.nodes:
+            variables = {**self._nodes.get_environment(node), "TMPDIR": node.private_folder}
+            shared[node.host] = {**variables, **self._launcher.environment}
         launcher_node = self._nodes.nodes[0]
         if launcher_node.host:
             self._relay = Relay({node.host: node.connection for node in self._nodes.nodes}, shared)

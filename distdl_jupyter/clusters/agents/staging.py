@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents.agent import AgentNode, HostFailed, JobNodes, query_or_raise
+from distdl_jupyter.clusters.agents.agent import AgentNode, HostFailed, JobNodes, NodeData, query_or_raise
 from distdl_jupyter.clusters.agents.connection import DEFAULT_DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.base import Context, RunNotice
 from distdl_jupyter.core import humanize
@@ -314,8 +314,6 @@ class AgentNodes(JobNodes):
         self._release()
 
 
-#: The result on a node: variables with the paths of the data, and the ranks' Python ("": the node's Python).
-NodeData = tuple[dict[str, str], str]
 #: A message of a stager (see ``data.stager``).
 Message = dict[str, Any]
 
