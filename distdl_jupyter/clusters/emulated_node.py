@@ -1,9 +1,8 @@
 """A program that emulates a node: it runs a command under another host name, like ``ssh HOST COMMAND``.
 
 ``python -m distdl_jupyter.clusters.emulated_node HOST COMMAND...`` enters a UTS namespace (Linux, uts_namespaces(7)),
-sets HOST as the host name and executes the shell that runs COMMAND. Launchers that distinguish nodes by host name, such
-as Open MPI's daemons, then see as many nodes as there are names; memory, disk and network stay shared. Users other than
-root also need a user namespace (user_namespaces(7)). This module must not depend on jobs, ranks or launchers.
+so launchers that distinguish nodes by host name, such as Open MPI's daemons, see several nodes. Memory, disk and
+network stay shared. Users other than root also need a user namespace (user_namespaces(7)).
 """
 
 from __future__ import annotations
@@ -19,11 +18,6 @@ from pathlib import Path
 import psutil
 
 _CLONE_NEWUTS, _CLONE_NEWUSER = 0x04000000, 0x10000000  # include/uapi/linux/sched.h
-#: The remedy for every error of unshare(2), whose causes are the kernel, the container, AppArmor or a limit.
-_REMEDY = (
-    "User namespaces may be missing, forbidden, or limited by the sysctl user.max_user_namespaces. "
-    "Use one node, or a backend without a launcher."
-)
 
 
 def get_shell() -> tuple[str, ...]:
@@ -78,7 +72,10 @@ def main(host: str, *command: str) -> None:
     try:
         enter_namespace(host)
     except OSError as error:
-        sys.exit(f"Cannot give processes their own host name: {error.strerror}. {_REMEDY}")
+        # The causes of errors of unshare(2) are the kernel, the container, AppArmor or a limit.
+        text = f"Cannot give processes their own host name: {error.strerror}. User namespaces may be missing, "
+        text += "forbidden, or limited by the sysctl user.max_user_namespaces. "
+        sys.exit(f"{text}Use one node, or a backend without a launcher.")
     os.execv("/bin/sh", ["/bin/sh", "-c", " ".join(command)])  # noqa: S606  runs any command, like ssh
 
 

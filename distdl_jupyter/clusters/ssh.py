@@ -220,7 +220,7 @@ class SshCluster(AgentCluster):
             lifetime = QUERY_SECONDS
             if isinstance(answer, HostFailed):
                 node = NodeInfo(name, "down", answer.reason)
-                lifetime = _DENIED_SECONDS if answer.code == "unreachable-denied" else QUERY_SECONDS
+                lifetime = _DENIED_SECONDS if answer.code == "unreachable-denied" else lifetime
             else:
                 gpus, load = answer.get("gpus") or [], answer.get("load")
                 node = NodeInfo(

@@ -118,9 +118,11 @@ class AgentConnection(ABC):
         return
 
 
-def query_all(
-    requests: Iterable[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
-) -> list[dict[str, Any] | HostFailed]:
+#: The connections to agents, each with the fields of a request.
+Requests = Iterable[tuple[AgentConnection, Mapping[str, Any]]]
+
+
+def query_all(requests: Requests, type_: str, timeout: float) -> list[dict[str, Any] | HostFailed]:
     """Send requests to all agents in parallel; return the answer or the error of each within ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     answers: list[dict[str, Any] | HostFailed] = []
@@ -132,9 +134,7 @@ def query_all(
     return answers
 
 
-def query_or_raise(
-    requests: Iterable[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
-) -> list[dict[str, Any]]:
+def query_or_raise(requests: Requests, type_: str, timeout: float) -> list[dict[str, Any]]:
     """Send requests to all agents in parallel and return the answers. Raises HostFailed for the first error."""
     pending = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
     return [connection.result(answer, type_, timeout) for connection, answer in pending]

@@ -1,8 +1,7 @@
 """The connection to the agent of one host: its link, requests, answers, byte channels and heartbeats.
 
 One asyncio loop in its own thread serves the links to all hosts, so transfers continue while the supervisor's thread
-waits for Slurm or Azure. The loop never blocks on a host or on a reader of output. It transfers frames and handles
-answers and events; any thread may send requests and data.
+waits. The loop never blocks on a host or on a reader of output. Any thread may send requests and data.
 """
 
 from __future__ import annotations
@@ -37,6 +36,20 @@ from distdl_jupyter.worker.rank_socket import NOTES, find_note, open_listener, r
 READ_BYTES = 256 * 1024
 #: The maximum number of bytes of error output to store; only its end is stored.
 MAX_ERROR_BYTES = 8192
+#: Timeout in seconds for an agent's handshake: 10 s for ssh, the rest for starting Python from a slow disk.
+_HANDSHAKE_SECONDS = 25.0
+#: Timeouts in seconds for all hosts to end their processes, and for one agent to exit after its input was closed.
+_END_SECONDS, _CLOSE_SECONDS = 10.0, 5.0
+#: The default folder of jobs on a host.
+DEFAULT_DIRECTORY = "~/.cache/distdl"
+#: Seconds without a heartbeat after which an agent that a scheduler started exits; its input usually closes earlier.
+AGENT_TIMEOUT = "20"
+#: Size of the send queue in bytes above which senders wait.
+_MAX_UNSENT = 4 * 1024 * 1024
+#: Seconds between two polls of slow readers, and between two polls of handshakes.
+_POLL_SECONDS, _HANDSHAKE_POLL_SECONDS = 0.02, 0.1
+#: The maximum number of bytes per read from a kernel, and buffered for it before its rank must pause.
+_READ_SIZE, _MAX_BUFFERED = 1024 * 1024, 4 * 1024 * 1024
 
 _loop: asyncio.AbstractEventLoop | None = None
 _start_lock = threading.Lock()
@@ -120,20 +133,6 @@ def format_last_line(output: str) -> str:
     return f": {lines[-1][:300].rstrip('.')}" if lines else ""
 
 
-#: Timeout in seconds for an agent's handshake: 10 s for ssh, the rest for starting Python from a slow disk.
-_HANDSHAKE_SECONDS = 25.0
-#: Timeouts in seconds for all hosts to end their processes, and for one agent to exit after its input was closed.
-_END_SECONDS, _CLOSE_SECONDS = 10.0, 5.0
-#: The default folder of jobs on a host.
-DEFAULT_DIRECTORY = "~/.cache/distdl"
-#: Seconds without a heartbeat after which an agent that a scheduler started exits; its input usually closes earlier.
-AGENT_TIMEOUT = "20"
-#: Size of the send queue in bytes above which senders wait.
-_MAX_UNSENT = 4 * 1024 * 1024
-#: Seconds between two polls of slow readers, and between two polls of handshakes.
-_POLL_SECONDS, _HANDSHAKE_POLL_SECONDS = 0.02, 0.1
-#: The maximum number of bytes per read from a kernel, and buffered for it before its rank must pause.
-_READ_SIZE, _MAX_BUFFERED = 1024 * 1024, 4 * 1024 * 1024
 #: The functions that receive the bytes of a channel, and the requests to hold it.
 _Sink = tuple[Callable[[bytes], object], Callable[[bool], object]]
 _NO_SINK: _Sink = (bool, bool)
