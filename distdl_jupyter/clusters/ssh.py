@@ -59,6 +59,22 @@ _HOST_PATTERN = re.compile(
     r"(?::(?P<slots>\d+))?"
 )
 _SLOTS_PATTERN = re.compile(r"\bslots\s*=\s*(\d+)")
+#: ssh's timeout in seconds for connecting to a host.
+CONNECT_SECONDS = 10
+#: Timeouts in seconds of a check: for connecting (ssh's limit plus the time to start Python), and in total.
+_REACH_SECONDS, _CHECK_SECONDS = CONNECT_SECONDS + 5.0, 28.0
+#: Timeouts in seconds for ending a job's processes, and for the hosts' states (a login can take several seconds).
+_SWEEP_SECONDS, _STATE_SECONDS = 10.0, 8.0
+#: Seconds after which a host is queried again. Every query is a login, and a page that shows the list repeats it.
+QUERY_SECONDS = 30.0
+#: Seconds before a host that refused a login is tried again; repeated failed logins often lock an account.
+_DENIED_SECONDS = 300.0
+#: Seconds of idle time after which a broken connection is reported as a host that does not respond.
+_MAX_IDLE_SECONDS = 3.0
+#: The exit code of ssh itself when it fails.
+_SSH_FAILED = 255
+#: Seconds between two polls for the exit of ssh, and the timeout for its remaining error output.
+_POLL_SECONDS, _ERRORS_SECONDS = 0.01, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +167,6 @@ def _read_hostfile(path: Path) -> list[Host]:
     return hosts
 
 
-#: ssh's timeout in seconds for connecting to a host.
-CONNECT_SECONDS = 10
-#: Timeouts in seconds of a check: for connecting (ssh's limit plus the time to start Python), and in total.
-_REACH_SECONDS, _CHECK_SECONDS = CONNECT_SECONDS + 5.0, 28.0
-#: Timeouts in seconds for ending a job's processes, and for the hosts' states (a login can take several seconds).
-_SWEEP_SECONDS, _STATE_SECONDS = 10.0, 8.0
-#: Seconds after which a host is queried again. Every query is a login, and a page that shows the list repeats it.
-QUERY_SECONDS = 30.0
-#: Seconds before a host that refused a login is tried again; repeated failed logins often lock an account.
-_DENIED_SECONDS = 300.0
 #: The last known state of each host, with the monotonic time at which it expires.
 _states: dict[tuple[Host, SshOptions], tuple[float, NodeInfo]] = {}
 
@@ -316,14 +322,6 @@ class SshCluster(AgentCluster):
 
 
 # connections --------------------------------------------------------------------------------------
-
-
-#: Seconds of idle time after which a broken connection is reported as a host that does not respond.
-_MAX_IDLE_SECONDS = 3.0
-#: The exit code of ssh itself when it fails.
-_SSH_FAILED = 255
-#: Seconds between two polls for the exit of ssh, and the timeout for its remaining error output.
-_POLL_SECONDS, _ERRORS_SECONDS = 0.01, 0.2
 
 
 class SshLink(Link):

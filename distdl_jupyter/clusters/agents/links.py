@@ -36,6 +36,12 @@ GRACE_SECONDS = 3.0
 _POLL_SECONDS = 0.2
 #: Timeout in seconds for an agent to read the messages of an earlier supervisor.
 _TAKEOVER_SECONDS = 60.0
+#: Timeouts in seconds for sending the secret: normally, and while other connections wait to be accepted.
+_HELLO_SECONDS, _CROWDED_SECONDS = 10.0, 1.0
+#: The maximum number of unproven connections. It exceeds most node counts, because nodes connect simultaneously.
+_MAX_UNPROVEN = 256
+#: The channels of the agent's standard input and output; all others are error output.
+_INPUT, _OUTPUT = 0, 1
 
 
 class Tail:
@@ -161,14 +167,6 @@ class FolderLink(Tail, connection.Link):
     async def explain_end(self, idle_seconds: float) -> str:
         """Return why the output ended."""
         return self._explain_loss() or "The agent has ended."
-
-
-#: Timeouts in seconds for sending the secret: normally, and while other connections wait to be accepted.
-_HELLO_SECONDS, _CROWDED_SECONDS = 10.0, 1.0
-#: The maximum number of unproven connections. It exceeds most node counts, because nodes connect simultaneously.
-_MAX_UNPROVEN = 256
-#: The channels of the agent's standard input and output; all others are error output.
-_INPUT, _OUTPUT = 0, 1
 
 
 class TcpLink(Link):
