@@ -28,8 +28,6 @@ from distdl_jupyter.core.view import JobView
 COUNT_INTERVAL_BYTES = 128 * 1024
 #: Bytes that are read at a time: of a log, to find the beginning of a line, at the end of a file to find its last time.
 _READ_CHUNK, _LINE_CHUNK, _END_CHUNK = 8 * 1024 * 1024, 128 * 1024, 4096
-#: Bytes at the end of a log that are read first to find the last lines or the last ``count``.
-_FIRST_READ = 3 * COUNT_INTERVAL_BYTES
 _LINE_START = re.compile(rb'^\{"v":\d+,"t":(\d+(?:\.\d+)?),', re.MULTILINE)
 _sync = getattr(os, "fdatasync", os.fsync)  # not on macOS
 #: Synced types: a job without its result or end counts as lost; without its handle, its processes cannot be found.
@@ -77,7 +75,7 @@ def _read_backward(path: Path, end: int, floor: int = 0) -> Iterator[tuple[list[
 
     Each item has about four times as many bytes as the one before; the last one begins at ``floor``.
     """
-    size = _FIRST_READ
+    size = 3 * COUNT_INTERVAL_BYTES  # usually contains a ``count``
     while True:
         begin, deleted = end - size, find_deleted_range(path)
         if begin < deleted[1] and end > deleted[0]:  # the deleted bytes do not count
