@@ -10,7 +10,7 @@ def events_of(folder):
 
 def lines(folder):
     """The lines of the log with its marks."""
-    return [line for found, _ in logfile.read_batches(folder.log) for line in found]
+    return [line for found, _ in events.read_batches(folder.log, 0, logfile.read) for line in found]
 
 
 def all_written(folder):

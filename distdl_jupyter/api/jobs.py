@@ -344,7 +344,7 @@ def compare_jobs(
     metric = metric or job_table.choose_metric(names)
     return JobComparison(
         metric=metric,
-        bands=tuple(reader.curves.get_band(metric) for reader in readers),
+        bands=tuple(reader.curves.get(metric).get_band() for reader in readers),
         jobs=tuple(job_table.make_entry(reader.folder, reader.view, reader.spec).row for reader in readers),
         metrics=tuple(names),
         rows=job_page.compare_specs([(reader.spec, reader.folder.read_environment()) for reader in readers]),

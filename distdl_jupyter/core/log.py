@@ -34,10 +34,8 @@ MAX_ROWS = 5000
 MAX_BACKLOG_BYTES = 8 * 1024 * 1024
 #: Size of a chunk in bytes. Lines are folded only within a chunk, so each chunk can be reread on its own.
 CHUNK_BYTES = 512 * 1024
-#: Maximum number of revisions of one log.
-_REVISIONS_PER_LOG = 2**32
-#: Number of revision ranges. Revisions stay below 2**53, the largest exact integer in JavaScript.
-_REVISION_RANGES = 2**20
+#: First revisions are random numbers below this. Revisions stay below 2**53, the largest exact integer in JavaScript.
+_MAX_FIRST_REVISION = 2**52
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +69,8 @@ class FoldedLog:
         self.rows: deque[FoldedRow] = deque(maxlen=tail)
         #: The rows by number, ordered by their last change, so that changes can be read from the end.
         self._by_change: dict[int, FoldedRow] = {}
-        self._open_rows: dict[tuple[int | None, str], FoldedRow] = {}
+        #: The lines that are being redrawn, by rank and stream, the most recently redrawn last.
+        self.open_rows: dict[tuple[int | None, str], FoldedRow] = {}
         #: The rows of the last seconds by stream and text, to find the row for an equal line of another rank.
         self._recent_rows: dict[tuple[str, str], list[FoldedRow]] = {}
         #: Number of the next row, and position of the newest line.
@@ -86,11 +85,11 @@ class FoldedLog:
         t, rank, stream, text = event["t"], event.get("rank"), event.get("stream", "out"), event["text"]
         if redraws := int(event.get("redraws") or 0):
             display_text, styles = styled(text)
+            self.open_rows.pop((rank, stream), None)
             if event.get("closed"):
-                self._open_rows.pop((rank, stream), None)
                 self._add(t, rank, stream, display_text, redraws, styles)
             else:
-                row = self._open_rows[rank, stream] = FoldedRow(t, rank, stream, display_text, redraws, styles)
+                row = self.open_rows[rank, stream] = FoldedRow(t, rank, stream, display_text, redraws, styles)
                 self.revision = row.revision = self.revision + 1
             return
         if event.get("counts") is not None:  # lines before it were left out
@@ -99,11 +98,6 @@ class FoldedLog:
             is_clean = len(line) <= MAX_LINE_LENGTH and line.isprintable()  # styled() would not change it
             display_text, styles = (line, ()) if is_clean else styled(line)
             self._add(t, rank, stream, display_text, styles=styles)
-
-    @property
-    def open_rows(self) -> list[FoldedRow]:
-        """The lines that are being redrawn, the most recently redrawn last."""
-        return sorted(self._open_rows.values(), key=lambda row: row.revision)
 
     def has_revision(self, revision: int) -> bool:
         """Return whether this log, or the same log in another process, issued the revision."""
@@ -188,8 +182,7 @@ class LogWindow:
         if end - self.cursor > MAX_BACKLOG_BYTES:
             begin = logfile.find_line(self._path, max(self.cursor, end - CHUNK_BYTES), end)
             logfile.count_lines(self._path, self.cursor, view, begin)
-            revision = (1 + secrets.randbelow(_REVISION_RANGES - 1)) * _REVISIONS_PER_LOG
-            self.log = FoldedLog(self.log.process_count, self._tail, begin, revision)
+            self.log = FoldedLog(self.log.process_count, self._tail, begin, secrets.randbelow(_MAX_FIRST_REVISION))
             self.cursor, self._chunks = begin, [(begin, begin)]
         boundary = (self.cursor // CHUNK_BYTES + 1) * CHUNK_BYTES
         stop = logfile.find_line(self._path, boundary, end) if boundary < end else end

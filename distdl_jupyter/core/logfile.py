@@ -53,11 +53,6 @@ def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Eve
     return [{**counts[0], "type": "log", "rank": None, "stream": "sys", "text": text}], begin
 
 
-def read_batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
-    """Yield (lines, cursor) in batches of some megabytes until the end of the log."""
-    return events.read_batches(path, after, read)
-
-
 def read_range(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
     """Return the lines from one cursor to another, and the cursor after the last of them."""
     lines: list[Event] = []
@@ -189,11 +184,11 @@ class LineFile:
 
     def __init__(self, path: Path, begin: int = 0) -> None:
         self._begin = begin
-        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        length = os.fstat(self._fd).st_size
+        self.fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        length = os.fstat(self.fd).st_size
         #: Position after the last line, including earlier parts, and bytes that the last call of ``append`` wrote.
         self.size, self.bytes_written = begin + length, 0
-        end = os.pread(self._fd, _END_CHUNK, max(0, length - _END_CHUNK)) if length else b""
+        end = os.pread(self.fd, _END_CHUNK, max(0, length - _END_CHUNK)) if length else b""
         #: Whether the last line is incomplete because its writer died, so that a newline must precede the next one.
         self._is_torn = bool(end) and not end.endswith(b"\n")
         #: The time of the last line (epoch seconds), or 0 if there is none.
@@ -203,17 +198,17 @@ class LineFile:
         """Append complete encoded lines. Raises OSError after writing ``bytes_written`` bytes of complete lines."""
         self.bytes_written = written = 0
         if self._is_torn:
-            self.size += os.write(self._fd, b"\n")
+            self.size += os.write(self.fd, b"\n")
             self._is_torn = False
         begin = self.size
         try:
             while written < len(lines):
-                written += os.write(self._fd, memoryview(lines)[written:] if written else lines)
+                written += os.write(self.fd, memoryview(lines)[written:] if written else lines)
             self.bytes_written = written
         except OSError:
             self.bytes_written = lines.rfind(b"\n", 0, written) + 1
             try:  # remove the incomplete line, which no reader has read
-                os.ftruncate(self._fd, begin + self.bytes_written - self._begin)
+                os.ftruncate(self.fd, begin + self.bytes_written - self._begin)
                 written = self.bytes_written
             except OSError:
                 self._is_torn = written > self.bytes_written
@@ -226,20 +221,11 @@ class LineFile:
         """Size in bytes of this file."""
         return self.size - self._begin
 
-    def sync(self) -> None:
-        """Sync the appended lines to the disk."""
-        _sync(self._fd)
-
-    @property
-    def is_deleted(self) -> bool:
-        """Whether the file was unlinked, so that readers cannot see what is written."""
-        return os.fstat(self._fd).st_nlink == 0
-
     def close(self) -> None:
         """Close the file; calling it twice is harmless."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
 
 class EventWriter:
@@ -292,7 +278,7 @@ class EventWriter:
         if lines:
             self.append_lines(self.log, b"".join(map(encode, lines)))
         if any(e["type"] in _SYNCED or (e["type"] == "state" and State(e["state"]).ended) for e in records):
-            self.events.sync()
+            _sync(self.events.fd)
 
     def append_lines(self, file: LineFile, lines: bytes) -> None:
         """Append complete encoded lines. Raises OSError."""

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import hashlib
+import json
 import os
 import signal
 import socket
@@ -36,13 +37,11 @@ def find_version(*names: str) -> str:
 
 def get_requirement() -> str:
     """Return the pip requirement of this package: the repository or wheel it was installed from, or its name."""
-    import json
     from importlib import metadata
 
     origin = json.loads(metadata.distribution("distdl-jupyter").read_text("direct_url.json") or "{}")
-    if "vcs_info" in origin:
-        return f"{origin['vcs_info']['vcs']}+{origin['url']}"
-    return str(origin.get("url", "distdl-jupyter"))
+    prefix = f"{origin['vcs_info']['vcs']}+" if "vcs_info" in origin else ""
+    return f"{prefix}{origin.get('url', 'distdl-jupyter')}"
 
 
 def has_java() -> bool:

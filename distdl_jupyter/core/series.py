@@ -34,13 +34,11 @@ _MAX_RANK_BUCKETS = 64_000
 _MIN_BUCKETS = 128
 #: The first buckets are 1 / 2**20 wide, so steps that differ by a millionth are distinct.
 _RESOLUTION = 2.0**20
-#: The kinds of values that are not finite, as bits.
-_NON_FINITE_KINDS = {1: "nan", 2: "inf", 4: "-inf"}
 
 
 @dataclass(frozen=True, slots=True)
 class NonFiniteMarker:
-    """A bucket with non-finite values: the first such step, their kinds (nan, inf, -inf), the ranks in order."""
+    """A bucket with non-finite values: the first such step, each rank's first kind (nan, inf, -inf), the ranks."""
 
     step: float
     kinds: tuple[str, ...]
@@ -96,12 +94,10 @@ class RankCurve:
     last: float | None = None
 
 
-# points in buckets ------------------------------------------------------------------------------
-
-#: One rank's values in a bucket: count, sum, lowest and highest of the finite values; the kinds of other values as
-#: bits, and the first step with one.
-_COUNT, _TOTAL, _LOW, _HIGH, _BAD_KINDS, _BAD_STEP = range(6)
-_EMPTY_BUCKET = array("d", (0, 0, math.inf, -math.inf, 0, math.inf))
+#: One rank's values in a bucket: count, sum, lowest and highest of the finite values; the first step with another
+#: value, and that value (nan, inf, -inf).
+_COUNT, _TOTAL, _LOW, _HIGH, _BAD_STEP, _BAD_VALUE = range(6)
+_EMPTY_BUCKET = array("d", (0, 0, math.inf, -math.inf, math.inf, 0))
 
 
 def _add_value(bucket: array[float], step: float, value: float) -> None:
@@ -112,19 +108,17 @@ def _add_value(bucket: array[float], step: float, value: float) -> None:
             bucket[_LOW] = value
         if value > bucket[_HIGH]:
             bucket[_HIGH] = value
-    else:
-        kind = 1 if value != value else 2 if value > 0 else 4
-        bucket[_BAD_KINDS] = int(bucket[_BAD_KINDS]) | kind
-        bucket[_BAD_STEP] = min(bucket[_BAD_STEP], step)
+    elif step < bucket[_BAD_STEP]:
+        bucket[_BAD_STEP], bucket[_BAD_VALUE] = step, value
 
 
 def _merge_bucket(bucket: array[float], other: array[float]) -> None:
     bucket[_COUNT] += other[_COUNT]
     bucket[_TOTAL] += other[_TOTAL]
-    bucket[_HIGH] = max(bucket[_HIGH], other[_HIGH])
-    bucket[_BAD_KINDS] = int(bucket[_BAD_KINDS]) | int(other[_BAD_KINDS])
     bucket[_LOW] = min(bucket[_LOW], other[_LOW])
-    bucket[_BAD_STEP] = min(bucket[_BAD_STEP], other[_BAD_STEP])
+    bucket[_HIGH] = max(bucket[_HIGH], other[_HIGH])
+    if other[_BAD_STEP] < bucket[_BAD_STEP]:
+        bucket[_BAD_STEP:] = other[_BAD_STEP:]
 
 
 def _compute_mean(bucket: array[float]) -> float:
@@ -249,8 +243,6 @@ class Metric:
                     if (merged_bucket := merged.buckets.setdefault(rank, bucket)) is not bucket:
                         _merge_bucket(merged_bucket, bucket)
 
-    # ---- curves from buckets ----
-
     def get_band(self) -> Band:
         """Return the metric over all ranks."""
         if not self._spans:
@@ -260,23 +252,19 @@ class Metric:
         newest = [(series.last[2], rank) for rank, series in ranked if series.last and rank in current]
         start, end, last = spans[0].low, spans[-1].high, _average([value for value, _ in newest])
         rows = [_build_row(span) for span in spans]
-        if len(rows) > 1 and start < rows[0].step:  # the first bucket has several steps
+        if start < rows[0].step:  # the first bucket has several steps
             mean = _average([series.first[2] for _, series in ranked if series.first and series.first[0] == start])
             rows.insert(0, replace(rows[0], step=start, mean=mean if mean is None or math.isfinite(mean) else None))
         if last is not None and math.isfinite(last):
             # End the curve at the last step with the mean of the newest values; some ranks may be at earlier steps.
-            row, lows, highs = rows[-1], newest[:], [(value, -rank) for value, rank in newest]
-            if row.step == end or len(rows) == 1:
+            if rows[-1].step == end:
                 rows.pop()
-            if row.step != end and row.low is not None and row.high is not None:
-                lows.append((row.low, row.low_rank or 0))
-                highs.append((row.high, -(row.high_rank or 0)))
-            (low, low_rank), (high, high_rank) = min(lows), max(highs)
-            rows.append(Row(end, row.time, _clamp(last, low, high), low, low_rank, high, -high_rank))
+            (low, low_rank), (high, high_rank) = min(newest), max((value, -rank) for value, rank in newest)
+            rows.append(Row(end, spans[-1].time, _clamp(last, low, high), low, low_rank, high, -high_rank))
         markers = [marker for marker in map(_build_marker, spans) if marker is not None]
         return Band(rows, markers, [rank for rank, _ in ranked], self.count, last, end)
 
-    def get_curves(self, max_points: int) -> list[RankCurve]:
+    def get_curves(self, max_points: int = MAX_POINTS) -> list[RankCurve]:
         """Return the curve of each rank with at most ``max_points`` points (3 or more)."""
         _, groups = self._group_spans(max_points - 2)  # plus the exact first and last point
         return [_build_curve(rank, series, groups.values()) for rank, series in sorted(self.series.items())]
@@ -298,12 +286,11 @@ def _build_row(span: _Span) -> Row:
 
 
 def _build_marker(span: _Span) -> NonFiniteMarker | None:
-    bad = {rank: bucket for rank, bucket in sorted(span.buckets.items()) if bucket[_BAD_KINDS]}
+    bad = {rank: bucket for rank, bucket in sorted(span.buckets.items()) if bucket[_BAD_STEP] < math.inf}
     if not bad:
         return None
-    bits = {int(bucket[_BAD_KINDS]) for bucket in bad.values()}
-    kinds = tuple(name for bit, name in _NON_FINITE_KINDS.items() if any(bit & kind for kind in bits))
-    return NonFiniteMarker(min(bucket[_BAD_STEP] for bucket in bad.values()), kinds, tuple(bad))
+    kinds = sorted({repr(bucket[_BAD_VALUE]) for bucket in bad.values()}, reverse=True)
+    return NonFiniteMarker(min(bucket[_BAD_STEP] for bucket in bad.values()), tuple(kinds), tuple(bad))
 
 
 def _build_curve(rank: int, series: _Series, groups: Iterable[Sequence[_Span]]) -> RankCurve:
@@ -367,20 +354,9 @@ class MetricStore:
                 metric.remove_from(rank, step)
             metric.add(rank, step, float(value), time, int(event.get("reports", 1)))
 
-    def count_points(self, name: str) -> int:
-        """Return the number of points of a metric over all ranks; views redraw when it changes."""
-        return self.metrics[name].count if name in self.metrics else 0
-
-    def get_band(self, name: str) -> Band:
-        """Return the metric over all ranks; an unknown name gives an empty band."""
-        return self.metrics[name].get_band() if name in self.metrics else Band()
-
-    def get_curves(self, name: str, max_points: int = MAX_POINTS) -> list[RankCurve]:
-        """Return the curve of each rank with at most ``max_points`` points (3 or more); [] for an unknown name."""
-        return self.metrics[name].get_curves(max_points) if name in self.metrics else []
-
-
-# plotly figure for ``job.figure()``; web pages draw their own --------------------------------------
+    def get(self, name: str) -> Metric:
+        """Return a metric; an unknown name gives an empty one."""
+        return self.metrics.get(name) or Metric()
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,16 +371,16 @@ class SourceJob:
 def build_figure(
     store: MetricStore, metric: str, *, each_rank: bool = False, log: bool = False, source_job: SourceJob | None = None
 ) -> dict[str, Any]:
-    """Return one metric over steps as ``{"data": [...], "layout": {...}}``; an unknown metric gives an empty plot.
+    """Return the plotly figure of ``job.figure()`` as ``{"data": [...], "layout": {...}}``; web pages draw their own.
 
-    The plotly figure shows the mean over ranks with a band from minimum to maximum, or one line per rank; the mean of
-    ``source_job`` is grey. Only the title contains user text. It is escaped, because plotly renders markup.
+    It shows the mean over ranks with a band from minimum to maximum, or one line per rank; the mean of ``source_job``
+    is grey. Only the title contains user text. It is escaped, because plotly renders markup.
     """
 
     def get_means(band: Band) -> dict[str, Any]:
         return {"x": [row.step for row in band.rows], "y": [row.mean for row in band.rows]}
 
-    band, curves = store.get_band(metric), store.get_curves(metric) if each_rank else []
+    band, curves = store.get(metric).get_band(), store.get(metric).get_curves() if each_rank else []
     finite = [row for row in band.rows if row.low is not None]
     x, has_band = [row.step for row in finite], any(row.low != row.high for row in finite)
     edge = {"x": x, "line": {"width": 0}, "hoverinfo": "skip", "visible": has_band}
@@ -417,7 +393,7 @@ def build_figure(
     if not curves:
         name = f"mean of {len(band.ranks)}" if len(band.ranks) > 1 else "mean"
         traces.append({"name": name, **get_means(band)})
-    if source_job is not None and (source_band := source_job.curves.get_band(metric)).rows:
+    if source_job is not None and (source_band := source_job.curves.get(metric).get_band()).rows:
         traces.append({"name": source_job.name, **get_means(source_band), "line": {"color": "grey", "width": 1}})
     layout = {
         "title": {"text": html.escape(metric)},

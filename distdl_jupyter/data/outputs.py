@@ -15,8 +15,8 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from distdl_jupyter.core import events, logfile
 from distdl_jupyter.core.data import parse_blob
-from distdl_jupyter.core.logfile import read_batches, split_lines
 from distdl_jupyter.data.sources import translate_errors
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ def _send(
 
 def _iter_log_lines(folder: JobFolder) -> Iterator[bytes]:
     """Yield the lines of the log as text; equal events give equal bytes."""
-    for events, _ in read_batches(folder.log):
-        for line in split_lines(events):
+    for batch, _ in events.read_batches(folder.log, 0, logfile.read):
+        for line in logfile.split_lines(batch):
             rank = "job" if line.rank is None else line.rank
             time = datetime.fromtimestamp(line.time, UTC).isoformat(timespec="milliseconds")
             yield f"{time} [{rank}] {line.text}\n".encode()

@@ -105,10 +105,10 @@ def _make_collectives(view: JobView) -> dict[str, Any] | None:
 
 
 def _draw_curve(view: JobView, store: MetricStore) -> dict[str, Any] | None:
-    name = next((name for name in view.metrics if store.count_points(name) > view.process_count), None)
+    name = next((name for name in view.metrics if store.get(name).count > view.process_count), None)
     if name is None:
         return None
-    band = store.get_band(name)
+    band = store.get(name).get_band()
     return {
         "address": to_data_url(curve.draw_svg(band, name, points=_MAX_POINTS).encode(), "svg+xml"),
         "caption": summarize(name, band),
@@ -128,7 +128,7 @@ def _make_picture(picture: Picture, data: bytes, format_: str) -> dict[str, Any]
 def _select_rows(log: FoldedLog, card: FailureCard | None) -> list[FoldedRow]:
     """Return the last lines of the rank that failed first, or of all ranks if that rank has no lines."""
     rank_rows = log.get_rank_rows(card.rank) if card and card.rank is not None else []
-    return ([*(rank_rows or log.rows), *([] if rank_rows else log.open_rows)])[-_MAX_LINES:]
+    return ([*(rank_rows or log.rows), *([] if rank_rows else log.open_rows.values())])[-_MAX_LINES:]
 
 
 def _find_failure_row(rows: list[FoldedRow], card: FailureCard | None) -> FoldedRow | None:
@@ -350,7 +350,7 @@ def _render_metrics(view: JobView, store: MetricStore) -> list[str]:
 
 def _draw_bars(store: MetricStore, name: str, width: int = 16) -> str:
     """Return a metric's sparkline of block characters, or blanks if it cannot be drawn."""
-    means = [row.mean for row in curve.thin_rows(store.get_band(name).rows, width)]
+    means = [row.mean for row in curve.thin_rows(store.get(name).get_band().rows, width)]
     numbers = [mean for mean in means if mean is not None]
     low, span = min(numbers, default=0.0), max(numbers, default=0.0) - min(numbers, default=0.0)
     if not 1e-9 * abs(low) < span < 1e300:

@@ -180,7 +180,7 @@ class LiveJob:
         with self._lock:
             store = self._open_reader.curves
             metric = request.metric or choose_metric(list(store.metrics))
-            count = store.count_points(metric)
+            count = store.get(metric).count
         return f"{metric} {count}" if count else ""
 
     def encode_curve(self, request: CurveRequest, key: str) -> WireMessage:

@@ -268,7 +268,7 @@ class Driver:
         """Report a trial's new values to Optuna, and stop the trial if Optuna prunes it."""
         if self._plan.metric not in running.reader.curves.metrics:
             return
-        rows = running.reader.curves.get_band(self._plan.metric).rows
+        rows = running.reader.curves.get(self._plan.metric).get_band().rows
         is_single = running.reader.view.process_count == 1
         for step, value in get_comparison_points(rows, running.step, complete=is_single or ended):
             running.trial.report(value, step)
@@ -307,7 +307,7 @@ class Driver:
         """Return the final metric of a trial, or None if it is not finite. Raises JobFailed if it was not reported."""
         store, metric = running.reader.curves, self._plan.metric
         if metric in store.metrics:
-            value = store.get_band(metric).last
+            value = store.get(metric).get_band().last
             return value if value is not None and math.isfinite(value) else None
         self._finish(running.trial.number, None)
         self._stop()

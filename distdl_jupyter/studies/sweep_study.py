@@ -174,6 +174,6 @@ def _read_curve(path: str, metric: str) -> tuple[tuple[tuple[float, float], ...]
     reader.catch_up()
     if metric not in reader.curves.metrics:
         return (), None
-    band = reader.curves.get_band(metric)
+    band = reader.curves.get(metric).get_band()
     value = band.last if band.last is not None and math.isfinite(band.last) else None
     return tuple(sample_points(band.rows)), value

@@ -229,8 +229,8 @@ class EventRecorder:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the job's folder was deleted."""
-        return self._writer.events.is_deleted
+        """Whether the job's folder was deleted, so that readers cannot see what is written."""
+        return os.fstat(self._writer.events.fd).st_nlink == 0
 
     def tick(self) -> None:
         """Do the periodic work."""

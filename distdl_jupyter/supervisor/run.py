@@ -53,7 +53,7 @@ class Supervisor:
         self.redactor = build_redactor(folder, self._spec, secret_variables)
         self._recorder = EventRecorder(folder, self._spec, self.redactor)
         self._history = resume.History()
-        for batch, _ in chain(events.read_batches(folder.events), logfile.read_batches(folder.log)):
+        for batch, _ in chain(events.read_batches(folder.events), events.read_batches(folder.log, 0, logfile.read)):
             for event in batch:
                 self._history.add(event)
                 self._recorder.fold(event)

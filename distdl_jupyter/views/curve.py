@@ -74,10 +74,10 @@ def make_curve(
     from_output: bool = False,
 ) -> Curve:
     """Return the curve of a metric for a page."""
-    band = store.get_band(metric)
+    band = store.get(metric).get_band()
     points = min(_MAX_POINTS, max(40, _MAX_TOTAL_POINTS // max(1, len(band.ranks))))
-    lines = store.get_curves(metric, points) if mode == "ranks" else []
-    source_rows = source_job.curves.get_band(metric).rows if source_job else []
+    lines = store.get(metric).get_curves(points) if mode == "ranks" else []
+    source_rows = source_job.curves.get(metric).get_band().rows if source_job else []
     return Curve(
         metric=metric,
         mode=mode,

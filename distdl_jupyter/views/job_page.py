@@ -143,7 +143,7 @@ def _format_code(spec: JobSpec) -> str:
 def make_log_changes(view: JobView, log: FoldedLog, rows: Iterable[FoldedRow]) -> LogChanges:
     """Return rows of a log, the lines that are still being redrawn, and the counts."""
     errors = {rank.rank: rank.error_lines for rank in view.ranks if rank.error_lines}
-    open_rows = tuple(map(make_log_row, log.open_rows))
+    open_rows = tuple(map(make_log_row, log.open_rows.values()))
     return LogChanges(tuple(map(make_log_row, rows)), open_rows, log.first_number, log.next_number, view.lines, errors)
 
 

@@ -108,7 +108,7 @@ class ResourceTable(humanize.Display, list[ResourceSample]):
         height = max(1, len(names))
         figure = make_subplots(rows=height, cols=1, shared_xaxes=True, subplot_titles=names)
         for row, name in enumerate(names, 1):
-            for line in curves.get_curves(name):
+            for line in curves.get(name).get_curves():
                 host = self._get_host(self.history.ranks[line.rank][0]) or "node"
                 label = host if name in ("disk", "network") else f"rank {line.rank}"
                 figure.add_scatter(x=line.steps, y=line.values, name=label, legendgroup=label, row=row, col=1)
@@ -126,7 +126,7 @@ def make_resources(history: ResourceHistory, *, running: bool) -> Resources:
         about=dict(history.nodes),
         marks=tuple(history.find_problems()) if running else (),
         strips={
-            name: tuple(map(_round, history.curves.get_curves(name, points)))
+            name: tuple(map(_round, history.curves.get(name).get_curves(points)))
             for name in CURVES
             if name in history.curves.metrics
         },

@@ -47,7 +47,7 @@ def test_a_step_that_starts_over_with_each_epoch_continues_everywhere():
     assert loss.trail[-1][1] < 1.5
     band = JobReader(job.folder, curves=True)
     band.catch_up()
-    shown = band.curves.get_band("loss")
+    shown = band.curves.get("loss").get_band()
     assert (shown.last_step, shown.last) == (149, pytest.approx(loss.mean))
 
 

@@ -69,7 +69,7 @@ class Mirror:
         assert len(changed) == (most if more else len(changed))
         self.rows.update((row.n, content(row)) for row in changed)
         self.rows = {n: row for n, row in self.rows.items() if n >= book.first_number}
-        self.open = [content(row) for row in book.open_rows]
+        self.open = [content(row) for row in book.open_rows.values()]
         return more
 
 
@@ -153,7 +153,7 @@ def test_a_redrawn_line_is_open_until_it_ends():
     for n in (1, 40, 743):
         book.apply(log(f"{n}/1200", stream="err", redraws=n))
     assert not book.rows
-    assert [(row.text, row.redraws) for row in book.open_rows] == [("743/1200", 743)]
+    assert [(row.text, row.redraws) for row in book.open_rows.values()] == [("743/1200", 743)]
     for event in (log("epoch 1"), log("1200/1200", stream="err", redraws=1200, closed=True)):
         book.apply(event)
         view.apply(event)
@@ -246,4 +246,4 @@ def test_with_its_styles_a_line_is_the_same(text):
 def test_rows_and_open_lines_have_styles():
     book = fold([log(f"{ESC}[32mgood{ESC}[0m news"), log(f"{ESC}[31m10%", redraws=3), log("plain")])
     assert [row.styles for row in book.rows] == [((0, 4, "32"),), ()]
-    assert [row.styles for row in book.open_rows] == [((0, 3, "31"),)]
+    assert [row.styles for row in book.open_rows.values()] == [((0, 3, "31"),)]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from distdl_jupyter.core import logfile
+from distdl_jupyter.core import events, logfile
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def long(tmp_path_factory):
 @pytest.mark.parametrize("rank", [None, 0, 1, 2])
 @pytest.mark.parametrize("many", [0, 1, 7, 10_000, 100_000])
 def test_the_last_lines_are_the_end_of_all(long, rank, many):
-    found = [event for batch, _ in logfile.read_batches(long) for event in batch]
+    found = [event for batch, _ in events.read_batches(long, 0, logfile.read) for event in batch]
     every = [line for line in logfile.split_lines(found) if rank is None or line.rank == rank]
     last, cursor = logfile.read_last_lines(long, many, rank)
     assert last == (every[-many:] if many else [])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdl_jupyter.core import logfile
+from distdl_jupyter.core import events, logfile
 from distdl_jupyter.core.log import LogWindow
 from distdl_jupyter.core.logfile import EventWriter, read_last_lines, split_lines
 from distdl_jupyter.core.spec import JobSpec
@@ -95,7 +95,7 @@ def fold(found):
 
 
 def read_all(path):
-    batches = list(logfile.read_batches(path))
+    batches = list(events.read_batches(path, 0, logfile.read))
     return [line for found, _ in batches for line in found], batches[-1][1]
 
 
@@ -228,6 +228,6 @@ def test_reader_that_began_before_parts_came_counts_each_line_and_each_point_onc
         made.some(seed)
     assert logfile.find_deleted_range(made.folder.log)[1] > reader.window.cursor
     reader.catch_up()
-    assert reader.curves.count_points("loss") == made.steps == reader.view.metrics["loss"].count
+    assert reader.curves.get("loss").count == made.steps == reader.view.metrics["loss"].count
     assert reader.view == made.view
     assert reader.view.lines == made.view.lines

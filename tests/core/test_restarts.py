@@ -40,17 +40,20 @@ def book_of(events):
 
 
 def rows(events):
-    return [(row.step, row.low, row.high) for row in book_of(events).get_band("loss").rows]
+    return [(row.step, row.low, row.high) for row in book_of(events).get("loss").get_band().rows]
 
 
 def test_a_rank_that_is_gone_for_good_leaves_only_what_was_before():
     found = book_of(attempts({0: range(10), 1: range(10)}, {0: range(4, 6)}))
-    assert {line.rank: line.steps for line in found.get_curves("loss")} == {0: [0, 1, 2, 3, 4, 5], 1: [0, 1, 2, 3]}
+    assert {line.rank: line.steps for line in found.get("loss").get_curves()} == {
+        0: [0, 1, 2, 3, 4, 5],
+        1: [0, 1, 2, 3],
+    }
 
 
 def test_a_rank_that_begins_again_a_step_earlier_replaces_its_own_from_there():
     found = book_of(attempts({0: range(10), 1: range(10)}, {0: [5, 6], 1: [4, 5]}))
-    lines = {line.rank: list(zip(line.steps, line.values, strict=True)) for line in found.get_curves("loss")}
+    lines = {line.rank: list(zip(line.steps, line.values, strict=True)) for line in found.get("loss").get_curves()}
     assert lines[0][4:] == [(4, 4), (5, 105), (6, 106)]
     assert lines[1][3:] == [(3, 3), (4, 104), (5, 105)]
 
@@ -60,7 +63,7 @@ def test_the_newest_value_is_that_of_the_ranks_that_are_left():
     view = JobView.from_spec(SPEC)
     for event in events:
         view.apply(event)
-    assert book_of(events).get_band("loss").last == view.metrics["loss"].mean == 105
+    assert book_of(events).get("loss").get_band().last == view.metrics["loss"].mean == 105
 
 
 def test_another_metric_keeps_what_it_has_until_it_is_reported_again():
@@ -68,8 +71,8 @@ def test_another_metric_keeps_what_it_has_until_it_is_reported_again():
     book.apply({**metric(0, 9), "values": {"accuracy": 0.5}})
     book.apply(RESTART)
     book.apply(metric(0, 4))
-    assert [row.step for row in book.get_band("accuracy").rows] == [9]
-    assert [row.step for row in book.get_band("loss").rows] == [0, 1, 2, 3, 4]
+    assert [row.step for row in book.get("accuracy").get_band().rows] == [9]
+    assert [row.step for row in book.get("loss").get_band().rows] == [0, 1, 2, 3, 4]
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), min_size=1, max_size=5))
@@ -83,7 +86,7 @@ def test_each_step_is_that_of_the_last_attempt_that_reported_it(runs):
 
 
 def test_long_curves_are_cut_by_buckets():
-    found = book_of(attempts({0: range(100_000)}, {0: range(50_000, 60_000)})).get_band("loss")
+    found = book_of(attempts({0: range(100_000)}, {0: range(50_000, 60_000)})).get("loss").get_band()
     assert found.rows[-1].step == 59_999
     steps = [row.step for row in found.rows]
     assert steps == sorted(steps)
@@ -136,7 +139,7 @@ def test_curves_are_the_same_whether_read_at_once_or_while_the_job_goes_on(tmp_p
     write([metric(0, 8, 108.0), metric(0, 9, 109.0)])
     late.catch_up()
     writer.close()
-    steps = [(row.step, row.mean) for row in late.curves.get_band("loss").rows]
+    steps = [(row.step, row.mean) for row in late.curves.get("loss").get_band().rows]
     assert steps == [(step, step if step < 5 else 100 + step) for step in range(10)]
 
 

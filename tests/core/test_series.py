@@ -32,20 +32,20 @@ def wave(count, ranks=1, seed=1):
 
 def readable(book):
     """All that a view gets but the means, whose rounding depends on the order."""
-    band = book.get_band("loss")
+    band = book.get("loss").get_band()
     rows = [(r.step, r.time, r.mean is None, r.low, r.low_rank, r.high, r.high_rank) for r in band.rows]
-    lines = [(n.rank, n.steps, n.times, n.count, repr(n.last)) for n in book.get_curves("loss")]
+    lines = [(n.rank, n.steps, n.times, n.count, repr(n.last)) for n in book.get("loss").get_curves()]
     return rows, band.marks, band.ranks, band.count, band.last_step, lines
 
 
 def means_agree(one, other):
-    pairs = zip(one.get_band("loss").rows, other.get_band("loss").rows, strict=True)
+    pairs = zip(one.get("loss").get_band().rows, other.get("loss").get_band().rows, strict=True)
     return all(a.mean is None or abs(a.mean - b.mean) <= 1e-9 * max(abs(a.low), abs(a.high)) for a, b in pairs)
 
 
 def check_extrema(book, points):
     finite = [(value, rank) for rank, _, value in points if math.isfinite(value)]
-    band = book.get_band("loss")
+    band = book.get("loss").get_band()
     lows = [(row.low, row.low_rank) for row in band.rows if row.low is not None]
     highs = [(row.high, row.high_rank) for row in band.rows if row.high is not None]
     assert bool(lows) == bool(finite)
@@ -66,16 +66,16 @@ def test_extrema_are_exact_and_order_makes_no_difference(points, limit):
         check_extrema(one, unique)
         assert readable(one) == readable(other)
         assert means_agree(one, other)
-        assert len(one.get_band("loss").rows) <= limit + 2
+        assert len(one.get("loss").get_band().rows) <= limit + 2
     finally:
         series.MAX_BUCKETS, series._MIN_BUCKETS = kept, 128
 
 
 def test_every_point_is_drawn_while_there_are_few():
     points = wave(998)
-    (line,) = book_of(points).get_curves("loss")
+    (line,) = book_of(points).get("loss").get_curves()
     assert list(zip(line.steps, line.values, strict=True)) == [(step, value) for _, step, value in points]
-    band = book_of(points).get_band("loss")
+    band = book_of(points).get("loss").get_band()
     assert [(row.step, row.mean) for row in band.rows] == [(step, value) for _, step, value in points]
 
 
@@ -84,45 +84,45 @@ def test_memory_and_drawn_points_are_bounded():
     metric = book.metrics["loss"]
     assert len(metric._spans) <= series.MAX_BUCKETS
     assert metric.series[0].count == 20_000
-    assert 400 < len(book.get_band("loss").rows) <= 1000
-    assert all(400 < len(line.steps) <= 1000 for line in book.get_curves("loss"))
-    assert book.count_points("loss") == 60_000
+    assert 400 < len(book.get("loss").get_band().rows) <= 1000
+    assert all(400 < len(line.steps) <= 1000 for line in book.get("loss").get_curves())
+    assert book.get("loss").count == 60_000
 
 
 def test_many_ranks_get_coarser_curves():
     book = book_of((rank, float(step), rank + step) for rank in range(300) for step in range(0, 3000, 10))
-    assert len(book.get_band("loss").rows) <= 64_000 // 300 + 2
-    assert book.get_band("loss").rows[-1].high == 299 + 2990
+    assert len(book.get("loss").get_band().rows) <= 64_000 // 300 + 2
+    assert book.get("loss").get_band().rows[-1].high == 299 + 2990
 
 
 def test_first_and_last_point_stay_exact():
     points = wave(5_001, ranks=2)
     book = book_of(points)
-    band = book.get_band("loss")
+    band = book.get("loss").get_band()
     assert band.rows[0].step == 0.0
     assert band.rows[0].mean == (points[0][2] + points[1][2]) / 2
     assert (band.rows[-1].step, band.last_step) == (5_000.0, 5_000.0)
     assert band.rows[-1].mean == band.last == (points[-1][2] + points[-2][2]) / 2
-    line = book.get_curves("loss")[0]
+    line = book.get("loss").get_curves()[0]
     assert (line.steps[0], line.values[0]) == points[0][1:]
     assert (line.steps[-1], line.values[-1]) == points[-2][1:]
 
 
 def test_a_rank_that_has_not_reported_its_step_yet_does_not_bend_the_end():
     book = book_of([(0, 0.0, 4.0), (1, 0.0, 2.0), (0, 1.0, 3.9)])
-    assert book.get_band("loss").rows[-1].mean == (3.9 + 2.0) / 2
+    assert book.get("loss").get_band().rows[-1].mean == (3.9 + 2.0) / 2
 
 
 def test_omitted_reports_are_counted():
     book = book_of([(0, 0.0, 4.0)])
     book.apply({**metric(0, 9.0, 1.0), "reports": 9})
-    assert book.count_points("loss") == book.get_curves("loss")[0].count == 10
-    assert [row.step for row in book.get_band("loss").rows] == [0.0, 9.0]
+    assert book.get("loss").count == book.get("loss").get_curves()[0].count == 10
+    assert [row.step for row in book.get("loss").get_band().rows] == [0.0, 9.0]
 
 
 def test_steps_may_be_fractions():
     book = book_of((0, step / 1000, float(step)) for step in range(500))
-    assert [row.step for row in book.get_band("loss").rows] == [step / 1000 for step in range(500)]
+    assert [row.step for row in book.get("loss").get_band().rows] == [step / 1000 for step in range(500)]
 
 
 def test_not_finite_values_are_gaps_with_marks():
@@ -130,17 +130,17 @@ def test_not_finite_values_are_gaps_with_marks():
     points[4] = (0, 2.0, math.nan)
     points[9] = (1, 4.0, -math.inf)
     book = book_of(points)
-    band = book.get_band("loss")
+    band = book.get("loss").get_band()
     assert [row.mean for row in band.rows] == [1.0, 1.0, None, 1.0, None, 1.0]
     assert band.marks == [NonFiniteMarker(2.0, ("nan",), (0,)), NonFiniteMarker(4.0, ("-inf",), (1,))]
-    first, second = book.get_curves("loss")
+    first, second = book.get("loss").get_curves()
     assert first.values == [1.0, 1.0, None, 1.0, 1.0, 1.0]
     assert second.values == [1.0, 1.0, 1.0, 1.0, None, 1.0]
 
 
 def test_marks_survive_decimation_and_stay_bounded():
     points = [(0, float(step), math.nan if step > 5000 else 1.0) for step in range(40_000)]
-    band = book_of(points).get_band("loss")
+    band = book_of(points).get("loss").get_band()
     assert len(band.marks) <= 1000
     assert 5001.0 in {mark.step for mark in band.marks}
     assert math.isnan(band.last)
@@ -149,12 +149,12 @@ def test_marks_survive_decimation_and_stay_bounded():
 
 def test_events_carry_not_finite_values_as_words():
     book = book_of([(0, 1, "nan"), (0, 2, "inf"), (0, 3, 0.5)])
-    assert [mark.kinds for mark in book.get_band("loss").marks] == [("nan",), ("inf",)]
+    assert [mark.kinds for mark in book.get("loss").get_band().marks] == [("nan",), ("inf",)]
 
 
 def test_huge_values_do_not_overflow_the_mean():
     book = book_of([(rank, 0.0, 1.7e308) for rank in range(4)] + [(0, float(s), 1.7e308) for s in range(3000)])
-    assert all(row.mean == 1.7e308 for row in book.get_band("loss").rows)
+    assert all(row.mean == 1.7e308 for row in book.get("loss").get_band().rows)
 
 
 def test_malformed_events_change_nothing():

@@ -84,7 +84,7 @@ def started(backend="torch-gloo", fail=(), steps=STEPS, **options):
 def curve(job):
     outline = JobReader(job.folder, curves=True)
     outline.catch_up()
-    return outline.curves.get_band("loss").rows
+    return outline.curves.get("loss").get_band().rows
 
 
 def begun_at(job, rank=0):

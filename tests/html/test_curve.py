@@ -15,7 +15,7 @@ def band_of(points, name="loss"):
     book = MetricStore()
     for rank, step, value in points:
         book.apply({"type": "metric", "t": 1.0, "rank": rank, "step": step, "values": {name: value}})
-    return book.get_band(name)
+    return book.get(name).get_band()
 
 
 def paths(picture, **wanted):

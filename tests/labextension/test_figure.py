@@ -112,7 +112,7 @@ def test_metrics_without_values_are_empty_figures(draw):
 
 def test_compared_jobs_are_lines_whose_names_are_text(node):
     jobs = [{"id": "20261121-024900-aaaaa", "name": "<b>x</b>"}, {"id": "20261121-024900-bbbbb", "name": "d" * 40}]
-    bands = [to_json(book.get_band("loss")) for book in (story(1, 100), book_of([]))]
+    bands = [to_json(book.get("loss").get_band()) for book in (story(1, 100), book_of([]))]
     made = node("ui.comparedFigure('loss', given[0], given[1], ui.coloursOf(false, ''))", [jobs, bands])
     go.Figure(made)
     assert [trace["name"] for trace in made["data"]] == ["&lt;b&gt;x&lt;/b&gt; aaaaa", f"{'d' * 23}… bbbbb"]

@@ -73,7 +73,7 @@ def test_a_host_that_dies(lab_of, dies):
     assert [size for size, _ in job.results()] == [2, 2]
     outline = JobReader(job.folder, curves=True)
     outline.catch_up()
-    assert [row.step for row in outline.curves.get_band("loss").rows] == list(range(STEPS))
+    assert [row.step for row in outline.curves.get("loss").get_band().rows] == list(range(STEPS))
     assert (job.folder.checkpoints / "last.json").read_text() == str(STEPS)
 
 

@@ -185,7 +185,7 @@ def test_printed_metrics_are_marked_and_folded_like_reported_ones(folder):
     assert view.metrics == recorder.view.metrics
     assert view.output_metrics == ["loss"]
     assert format_label(view, "loss") == "loss (from the output)"
-    assert (view.metrics["loss"].mean, book.count_points("loss")) == (3, 3)
+    assert (view.metrics["loss"].mean, book.get("loss").count) == (3, 3)
     assert (view.done, view.ranks[1].last_step) == (None, 2)
 
 
@@ -199,7 +199,7 @@ def test_reported_metric_replaces_what_was_read_and_ends_the_reading_of_all_rank
     view, book = folded(folder)
     assert view.output_metrics == ["accuracy"]
     assert {name: metric.count for name, metric in view.metrics.items()} == {"accuracy": 1, "loss": 1}
-    assert [row.step for row in book.get_band("loss").rows] == [7]
+    assert [row.step for row in book.get("loss").get_band().rows] == [7]
     assert read_metrics(folder).drop(columns="time").fillna(-1).to_dict("list") == {
         "rank": [0, 0], "step": [1, 7], "accuracy": [0.5, -1], "loss": [-1, 2],
     }  # fmt: skip

@@ -83,7 +83,7 @@ def test_the_first_value_that_is_not_finite_is_not_omitted(folder, clock):
     book = MetricStore()
     for event in events_of(folder):
         book.apply(event)
-    assert min(mark.step for mark in book.get_band("loss").marks) == 7777
+    assert min(mark.step for mark in book.get("loss").get_band().marks) == 7777
 
 
 def test_events_of_ten_times_as_many_reports_are_only_some_more(folder, clock):

@@ -45,7 +45,7 @@ def test_a_small_curve_has_the_newest_mean_last_and_needs_two_points():
 
 
 def test_a_curve_in_words():
-    assert curve.summarize("loss", reported(1.0, 3.0, 2.0)[1].get_band("loss")) == (
+    assert curve.summarize("loss", reported(1.0, 3.0, 2.0)[1].get("loss").get_band()) == (
         "Curve of loss over 2 steps: from 1.50 to 2.50, lowest 1, highest 4"
     )
-    assert curve.summarize("loss", MetricStore().get_band("loss")) == "Curve of loss: no values yet"
+    assert curve.summarize("loss", MetricStore().get("loss").get_band()) == "Curve of loss: no values yet"
