@@ -188,8 +188,6 @@ def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-#: Minimum size in bytes of a captured value that is reported as large.
-LARGE_BYTES = 100_000_000
 Level = Literal["error", "warning", "info"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "info")
 

@@ -95,18 +95,16 @@ def free_reserve(path: Path) -> None:
 
 #: Seconds between heartbeats of a holder.
 HEARTBEAT_SECONDS = 30.0
-#: Seconds without a heartbeat after which a holder may be dead: some file systems show writes of other hosts up to a
-#: minute late.
+#: Seconds without a heartbeat after which a holder may be dead; some file systems show writes a minute late.
 _HEARTBEAT_TIMEOUT_SECONDS = 120.0
 #: Size in bytes of a holder's record, which is written in one call so that no reader sees half of it.
 _RECORD_BYTES = 256
 
 
 class Holder(NamedTuple):
-    """The holder of a lock, as seen from this host.
+    """The holder of a lock, as seen from this host; ``last_heartbeat`` is in epoch seconds.
 
-    ``host`` is the host of the last process that signed the lock, or "" for this host; ``last_heartbeat`` is the time
-    of its last heartbeat (epoch seconds).
+    ``host`` is the host of the last process that signed the lock, or "" for this host.
     """
 
     is_held: bool
@@ -168,23 +166,6 @@ def sign(path: Path) -> None:
         file.write(processes.make_mark().encode().ljust(_RECORD_BYTES - 1) + b"\n")
 
 
-def verify_locking(path: Path) -> None:
-    """Create a lock file and verify that locking works. Raises DiskRefused if it does not, and OSError."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if read_holder(path).is_held:
-            return
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
-            raise
-    finally:
-        os.close(fd)
-    message = f"{path.parent.parent} is on a file system without file locks, so it is unknown whether a job runs."
-    hint = "Set DISTDL_HOME to a folder on a local disk, or mount that file system with flock."
-    raise DiskRefused(message, code="no-file-locks", hint=hint)
-
-
 class JobLock:
     """The lock for writing a job's log, held as long as a descriptor of the lock file is open."""
 
@@ -210,6 +191,23 @@ class JobLock:
             raise
         os.close(fd)
         return None
+
+    @classmethod
+    def acquire_new(cls, path: Path) -> JobLock:
+        """Acquire the lock of a new job. Raises DiskRefused if the file system has no file locks, and OSError."""
+        try:
+            lock = cls.acquire(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            lock = None
+        if lock is not None:
+            if read_holder(path).is_held:
+                return lock
+            lock.release()
+        message = f"{path.parent.parent} is on a file system without file locks, so it is unknown whether a job runs."
+        hint = "Set DISTDL_HOME to a folder on a local disk, or mount that file system with flock."
+        raise DiskRefused(message, code="no-file-locks", hint=hint)
 
     def release(self) -> None:
         """Close this process's descriptor; the lock is released unless another process has inherited it."""

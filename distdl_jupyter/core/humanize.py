@@ -19,8 +19,7 @@ from distdl_jupyter.core.events import PHASES, State
 
 #: The display state of a job that makes no progress.
 STALLED = "stalled"
-#: The shape next to the label of each display state, so that states can be distinguished without colour, and its
-#: character for terminals.
+#: The shape of each display state, so that states can be distinguished without colour, and its character in terminals.
 _SHAPES = {
     "queued": ("dashed-ring", "◌"),
     "preparing": ("arc", "◔"),
@@ -94,10 +93,9 @@ def count(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Return a value in about three digits: ``0.114``, ``0.040``, ``2.30``, ``47.2``, ``2,065``, ``3.1e-5``.
+    """Return a value in about three digits: ``0.114``, ``0.040``, ``2.30``, ``47.2``, ``2,065``, ``3.1e-5``, ``nan``.
 
     Whole numbers stay whole (``62``). From 0.01 to 1 there are three decimals, so that columns keep their width.
-    Values that are not finite are ``nan``, ``inf`` or ``-inf``.
     """
     if not math.isfinite(value):
         return repr(float(value))

@@ -25,8 +25,7 @@ from distdl_jupyter.core.view import JobView
 
 #: Equal lines of ranks are folded if they arrive within this many seconds.
 FOLD_SECONDS = 2.0
-#: Number of recent texts, or of rows with the same text, above which all are forgotten and later lines not folded into
-#: them. It does not depend on ``tail``, so all logs fold in the same way.
+#: Maximum number of recent texts, and of recent rows with one text; above it, no later line is folded into them.
 _MAX_RECENT_ROWS = 20_000
 #: Default maximum number of rows in memory.
 MAX_ROWS = 5000
@@ -34,8 +33,6 @@ MAX_ROWS = 5000
 MAX_BACKLOG_BYTES = 8 * 1024 * 1024
 #: Size of a chunk in bytes. Lines are folded only within a chunk, so each chunk can be reread on its own.
 CHUNK_BYTES = 512 * 1024
-#: First revisions are random numbers below this. Revisions stay below 2**53, the largest exact integer in JavaScript.
-_MAX_FIRST_REVISION = 2**52
 
 
 @dataclass(slots=True, eq=False)
@@ -170,9 +167,9 @@ class LogWindow:
 
     def __init__(self, path: Path, process_count: int = 0, tail: int = MAX_ROWS) -> None:
         self.log = FoldedLog(process_count, tail)
+        self._path, self._tail = path, tail
         #: Byte offset up to which the log has been read or skipped.
         self.cursor = 0
-        self._path, self._tail = path, tail
         #: The first byte of each chunk, and the number of its first row; everything before the first one was skipped.
         self._chunks = [(0, 0)]
 
@@ -182,7 +179,8 @@ class LogWindow:
         if end - self.cursor > MAX_BACKLOG_BYTES:
             begin = logfile.find_line(self._path, max(self.cursor, end - CHUNK_BYTES), end)
             logfile.count_lines(self._path, self.cursor, view, begin)
-            self.log = FoldedLog(self.log.process_count, self._tail, begin, secrets.randbelow(_MAX_FIRST_REVISION))
+            revision = secrets.randbelow(2**52)  # so that all revisions are below 2**53, exact integers in JavaScript
+            self.log = FoldedLog(self.log.process_count, self._tail, begin, revision)
             self.cursor, self._chunks = begin, [(begin, begin)]
         boundary = (self.cursor // CHUNK_BYTES + 1) * CHUNK_BYTES
         stop = logfile.find_line(self._path, boundary, end) if boundary < end else end

@@ -183,7 +183,7 @@ class LineFile:
     """A file to which one process appends complete lines; ``begin`` is the offset of its first byte in a log."""
 
     def __init__(self, path: Path, begin: int = 0) -> None:
-        self._begin = begin
+        self.begin = begin
         self.fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         length = os.fstat(self.fd).st_size
         #: Position after the last line, including earlier parts, and bytes that the last call of ``append`` wrote.
@@ -208,18 +208,13 @@ class LineFile:
         except OSError:
             self.bytes_written = lines.rfind(b"\n", 0, written) + 1
             try:  # remove the incomplete line, which no reader has read
-                os.ftruncate(self.fd, begin + self.bytes_written - self._begin)
+                os.ftruncate(self.fd, begin + self.bytes_written - self.begin)
                 written = self.bytes_written
             except OSError:
                 self._is_torn = written > self.bytes_written
             raise
         finally:
             self.size = begin + written
-
-    @property
-    def part_size(self) -> int:
-        """Size in bytes of this file."""
-        return self.size - self._begin
 
     def close(self) -> None:
         """Close the file; calling it twice is harmless."""
@@ -236,16 +231,13 @@ class EventWriter:
         begin, file = (list_parts(self._log_path) or [(0, self._log_path)])[-1]
         self.log, self.events = LineFile(file, begin), LineFile(path)
         self._clock = Clock(max(self.events.last_time, self.log.last_time))
-        #: The events inside ``batch_events`` (None outside) and their time.
+        #: The events inside ``batch_events`` (None outside) and their time (0 outside).
         self._batch: list[Event] | None = None
         self._batch_time = 0.0
 
-    def _now(self) -> float:
-        return self._clock.now() if self._batch is None else self._batch_time
-
     def write(self, type_: str, /, **fields: Any) -> Event:
         """Append one event stamped with the current time and return it. Raises OSError."""
-        event: Event = {"v": VERSION, "t": self._now(), "type": type_, **fields}
+        event: Event = {"v": VERSION, "t": self._batch_time or self._clock.now(), "type": type_, **fields}
         if self._batch is None:
             self.put([event])
         else:
@@ -262,7 +254,7 @@ class EventWriter:
         try:
             yield
         finally:
-            batch, self._batch = self._batch, None
+            batch, self._batch, self._batch_time = self._batch, None, 0.0
             self.put(batch)
 
     def put(self, batch: list[Event]) -> None:
@@ -299,7 +291,8 @@ class EventWriter:
         temporary.unlink(missing_ok=True)
         part = LineFile(temporary, self.log.size)
         try:
-            part.append(encode({"v": VERSION, "t": self._now(), "type": "count", **counts}))
+            time = self._batch_time or self._clock.now()
+            part.append(encode({"v": VERSION, "t": time, "type": "count", **counts}))
             temporary.rename(temporary.with_suffix(".jsonl"))
         except OSError:
             part.close()

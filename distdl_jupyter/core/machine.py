@@ -79,9 +79,8 @@ def get_socket_path(name: str, folder: Path | None = None) -> Path:
     host, digest = (hashlib.sha256(text).hexdigest() for text in (socket.gethostname().encode(), os.fsencode(folder)))
     file = f"{name}-{host[:8]}.sock"
     path = folder / "distdl" / file
-    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
-        return path
-    return Path(tempfile.gettempdir()) / f"distdl-{os.getuid()}-{digest[:10]}" / file
+    is_short = len(os.fsencode(path)) <= _MAX_SOCKET_PATH
+    return path if is_short else Path(tempfile.gettempdir()) / f"distdl-{os.getuid()}-{digest[:10]}" / file
 
 
 #: Maximum number of ranks per core without ``oversubscribe``.

@@ -3,10 +3,9 @@
 Call ``MetricStore().apply(event)`` for each event in order; it takes about a microsecond per value.
 
 * A bucket covers the steps ``i * 2**k <= step < (i + 1) * 2**k``. ``k`` is the smallest number for which a metric does
-  not have too many buckets, so the order of the points does not matter. Widths double when it grows.
-* After a restart, points from the first repeated step onwards are removed by whole buckets; the bucket that contains
-  this step is kept if it has earlier points.
-* NaN and inf are excluded from means and extrema; a bucket also stores the first step with such a value.
+  not have too many buckets, so the order of the points does not matter.
+* After a restart, whole buckets are removed from the first repeated step onwards; one with earlier points is kept.
+* NaN and inf are excluded from means and extrema; a bucket also stores the first such value with its step.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class Row:
     """One bucket over all ranks: the middle of its steps, and the ``time`` (epoch seconds) of its highest step.
 
     ``mean`` is the mean over ranks of each rank's mean, or None (a gap) if a rank reported only non-finite values.
-    ``low`` and ``high`` are the exact extrema of all finite values with the lowest rank that reached them. For a single
-    step, they are those of the ranks' means, because several values of one rank at one step are not a band.
+    ``low`` and ``high`` are the exact extrema with the lowest rank that reached them; for a single step, those of the
+    ranks' means, because several values of one rank at one step are not a band.
     """
 
     step: float
@@ -81,10 +80,7 @@ class Band:
 
 @dataclass(slots=True)
 class RankCurve:
-    """One rank's curve of at most 1,000 points. The first and the last one are exact. A value of None is a gap.
-
-    A point is the mean of its bucket at the middle of its steps.
-    """
+    """One rank's curve: at most 1,000 means of buckets, with the exact first and last point. None is a gap."""
 
     rank: int
     steps: list[float] = field(default_factory=list)

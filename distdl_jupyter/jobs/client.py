@@ -609,9 +609,7 @@ def publish(
     lock = None
     try:
         with explain_interrupt(describe_not_started):
-            files.verify_locking(folder.lock)
-            lock = JobLock.acquire(folder.lock)
-            assert lock is not None, "a hidden folder is not locked"
+            lock = JobLock.acquire_new(folder.lock)
             code.write(folder)
             folder.spec_file.write_text(spec.dumps(), encoding="utf-8")
             _write_first_events(folder, spec, code)

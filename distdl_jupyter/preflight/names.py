@@ -14,10 +14,13 @@ from types import ModuleType
 from distdl_jupyter.capture.captured_code import CapturedCode
 from distdl_jupyter.capture.references import iter_instructions
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.errors import LARGE_BYTES, Check, Finding
+from distdl_jupyter.core.errors import Check, Finding
 from distdl_jupyter.core.source import get_module_name, try_parse
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.worker.secret_patterns import looks_secret
+
+#: Minimum size in bytes of a captured value that is reported as large.
+_LARGE_BYTES = 100_000_000
 
 
 def check_names(draft: CapturedCode, spec: JobSpec) -> Check:
@@ -49,7 +52,7 @@ def check_values(draft: CapturedCode) -> Check:
 
 def _check_sizes(draft: CapturedCode) -> Iterator[Finding]:
     for variable in draft.captured:
-        if variable.size >= LARGE_BYTES:
+        if variable.size >= _LARGE_BYTES:
             yield Finding(
                 "warning",
                 "large-value",

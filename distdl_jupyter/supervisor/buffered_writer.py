@@ -85,7 +85,7 @@ class BufferedEventWriter(EventWriter):
         """Write the buffer, except for the space reserved for the end. Return whether all of it was written."""
         while self._buffer:
             file, lines = self._buffer[0]
-            available = self._limit - self._reserved - file.part_size
+            available = self._limit - self._reserved - (file.size - file.begin)
             size = len(lines)
             if size > available:
                 size = lines.rfind(b"\n", 0, max(0, int(available))) + 1
@@ -123,7 +123,7 @@ class BufferedEventWriter(EventWriter):
         if self._error is None:
             return True
         self.check()
-        largest_size = max(self.events.part_size, self.log.part_size)
+        largest_size = max(file.size - file.begin for file in (self.events, self.log))
         if self._buffer_bytes <= min(get_size(self._folder.reserve) // 2, self._limit - largest_size):
             self._release_reserve()
         if self._wait(_BUFFER_WAIT_SECONDS):

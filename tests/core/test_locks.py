@@ -153,4 +153,4 @@ def test_a_data_directory_without_locks_is_refused(distdl_home):
 def test_locks_without_effect_are_refused(path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
     with pytest.raises(DiskRefused, match=r"without file locks.*DISTDL_HOME"):
-        files.verify_locking(path)
+        JobLock.acquire_new(path)
