@@ -69,6 +69,8 @@ def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home
     job = started()
     old = warm_start.get_status(warm_start.get_template_files())["pid"]
     wait_for(killed)
+    folder = warm_start.get_template_files().socket.parent
+    folder.chmod(0o755)  # the next template closes it to others
     after = submit(abs, (-3,), distributed_backend="plain")
     assert after.result(timeout=120) == 3
     assert not is_warm(after)
@@ -77,6 +79,7 @@ def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home
     job.cancel(now=True)
     job.wait(60)
     assert revive()["pid"] != old
+    assert folder.stat().st_mode & 0o777 == 0o700
     last = submit(abs, (-3,), distributed_backend="plain")
     assert last.result(timeout=120) == 3
     assert_warm(last)
