@@ -3,10 +3,7 @@
 An address is ``blob://account/container/prefix`` (Azure Blob), ``s3://bucket/prefix`` (Amazon S3 or compatible),
 ``gs://bucket/prefix`` (Google Cloud Storage), ``https://host/path`` (one file, because web servers do not list files),
 ``shared:/path`` (a path that every node can read) or a path on this machine. The options ``?shard`` and ``?mode=mount``
-may follow an address; they are the same in Python, in magics and in the form. Addresses do not contain secrets.
-
-Requirements are read from a file in pip's format, a lock file (``pylock.toml``, PEP 751) or a script with inline
-dependencies (PEP 723). Those that other machines cannot reach are rejected.
+may follow an address. Addresses do not contain secrets. Requirements that other machines cannot reach are rejected.
 """
 
 from __future__ import annotations
@@ -25,9 +22,7 @@ from urllib.parse import parse_qsl, unquote
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.worker.secret_patterns import mask
 
-Scheme = Literal["blob", "s3", "gs", "https", "path", "shared"]
 Mode = Literal["download", "mount"]
-
 #: Prefix of the environment variable that contains a source's folder on the node; the source's name follows.
 VARIABLE_PREFIX = "DISTDL_DATA_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
@@ -56,7 +51,7 @@ class DataSource:
     """
 
     name: str
-    scheme: Scheme
+    scheme: Literal["blob", "s3", "gs", "https", "path", "shared"]
     account: str = ""
     container: str = ""
     prefix: str = ""

@@ -1,11 +1,8 @@
 """The options of every job, each declared once.
 
-Each field of ``JobOptions`` declares the allowed values of an option, its aliases from other tools, its flags and
-whether the form shows it. ``submit``, the magics, the command line, the form and resumes read these declarations;
-``core.spec.JobSpec`` has the same fields with checked values.
-
-The names that Azure ML, Batch AI, torchrun, horovodrun, accelerate, SageMaker, TorchDistributor and HorovodRunner use
-are accepted as aliases.
+``submit``, the magics, the command line, the form and resumes read the fields of ``JobOptions``; ``core.spec.JobSpec``
+has the same fields with checked values. The aliases are the names that Azure ML, Batch AI, torchrun, horovodrun,
+accelerate, SageMaker, TorchDistributor and HorovodRunner use.
 """
 
 from __future__ import annotations
@@ -33,8 +30,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?")
 _KEEP_RULE = re.compile(
     r"last\s+(?P<last>\d{1,4})(?:\s*,\s*best\s+(?P<best>\d{1,4})\s+of\s+(?:(?P<direction>lowest|highest)\s+)?(?P<metric>\S.*))?"
 )
-#: Metrics that are maximized by default.
-_MAXIMIZED_METRIC = re.compile(
+#: Names of metrics of which higher values are better by default.
+MAXIMIZED_METRIC = re.compile(
     r"acc|f1|auc|precision|recall|bleu|rouge|iou|dice|score|reward|r2|psnr|ssim", re.IGNORECASE
 )
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
@@ -119,18 +116,12 @@ def _check_variables(value: Any, field: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class KeepRule:
-    """The number of checkpoints of each group to keep: the newest, and the best by a metric. ``text`` is the rule."""
+    """The number of checkpoints of each group to keep: the newest, and the best by a metric."""
 
-    text: str
     last: int
     best: int = 0
     metric: str = ""
     is_maximized: bool = False
-
-
-def more_is_better(metric: str) -> bool:
-    """Return whether the name of a metric suggests that higher values are better."""
-    return _MAXIMIZED_METRIC.search(metric) is not None
 
 
 def parse_keep_rule(text: str, field: str = "keep_checkpoints") -> KeepRule:
@@ -140,8 +131,9 @@ def parse_keep_rule(text: str, field: str = "keep_checkpoints") -> KeepRule:
         message = f'{field} must be a rule such as "last 3", or "last 3, best 2 of lowest val_loss", not {text!r}.'
         raise InvalidSpec(message, code="keep-checkpoints-invalid", field=field)
     metric = (match["metric"] or "").strip()
-    is_maximized = match["direction"] == "highest" or (match["direction"] is None and more_is_better(metric))
-    return KeepRule(text, int(match["last"]), int(match["best"] or 0), metric, is_maximized)
+    default = "highest" if MAXIMIZED_METRIC.search(metric) else "lowest"
+    is_maximized = (match["direction"] or default) == "highest"
+    return KeepRule(int(match["last"]), int(match["best"] or 0), metric, is_maximized)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,9 +209,8 @@ class JobOptions:
         None, help_="Whether each rank gets a GPU", default_text="if the machine has GPUs", aliases=("useGpu",),
         label="GPU", format_value=lambda needed: "required" if needed else "not used",
     )  # fmt: skip
-    #: GPUs, cores and bytes of memory of each process, reserved while the job runs. Requested GPUs are never shared;
-    #: without ``gpus``, each process gets one GPU, or the processes share the GPUs of a machine that has fewer. Cores
-    #: and memory are reserved only on request: the need is not known in advance, and a small job starts immediately.
+    #: Requested GPUs are never shared; without ``gpus``, each process gets one, or the processes share those there are.
+    #: Cores and memory are reserved only on request: the need is unknown in advance, and small jobs start immediately.
     gpus: int | None = _number(
         None, check_range(0, MAX_GPUS), "GPUs per process, reserved while it runs; 0 for none",
         default_text="one per process, if there are enough", label="GPUs per process",
@@ -259,7 +250,7 @@ class JobOptions:
         aliases=("reset_limit",), label="Restarts", format_value="up to {}".format,
     )  # fmt: skip
     keep_checkpoints: str = _option(
-        "", lambda value, field: parse_keep_rule(str(value), field).text,
+        "", lambda value, field: str(value) if parse_keep_rule(str(value), field) else None,
         "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (add lowest or highest "
         "before the metric to choose)", default_text="all", metavar="RULE", is_in_form=False, label="Keeps checkpoints",
     )  # fmt: skip
@@ -353,10 +344,7 @@ def list_flags(name: str) -> list[str]:
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the checked values of options under their primary names, without defaults.
-
-    Raises InvalidSpec, which names the option and the allowed values.
-    """
+    """Return the checked values of options under their primary names, without defaults. Raises InvalidSpec."""
     values = {
         name: option.check(value, name)
         for name, option in OPTIONS.items()
@@ -367,7 +355,6 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 #: Aliases of the options of every job, with the primary name.
 ALIASES: dict[str, str] = {alias: name for name, option in OPTIONS.items() for alias in option.aliases}
-
 #: Aliases for the total number of processes, which is divided by the number of nodes.
 TOTAL_NAMES = ("np", "num_proc", "num_processes", "num_workers")
 #: Maps the command-line flag of each alias to its name, except ``--env`` and ``--use-gpu``, which are primary flags.
@@ -379,10 +366,9 @@ OTHER_FLAGS = {
 def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, Any]:
     """Return the options in ``arguments`` under their primary names.
 
-    Raises InvalidSpec for an unknown name (the message suggests similar names), for one option given under two names
-    with different values, and for a total number of processes that is not divisible by the number of nodes.
-    ``np < 0`` means ``-np`` processes on this machine, as in HorovodRunner; ``local_mode=True`` means
-    ``compute_target="local"``, as in TorchDistributor.
+    Raises InvalidSpec for an unknown name, for one option under two names with different values, and for a total number
+    of processes that is not divisible by the number of nodes. ``np < 0`` means ``-np`` processes on this machine, as in
+    HorovodRunner; ``local_mode=True`` means ``compute_target="local"``, as in TorchDistributor.
     """
     allowed = set(allowed)
     options: dict[str, Any] = {}
@@ -437,8 +423,7 @@ def describe_unknown(
 ) -> str:
     """Return the error message for an unknown name with the nearest allowed names.
 
-    ``owner`` is inserted after the name, such as "of the cluster lab" or "for monitoring". If no name is similar, the
-    message lists all allowed names, unless the list is so long that it would hide the error.
+    ``owner`` is inserted after the name, such as "of the cluster lab". If no name is similar, it lists up to 10 names.
     """
     names, text = sorted(allowed), _normalize(name)
     full: dict[str, list[str]] = {}

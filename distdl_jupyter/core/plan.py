@@ -1,7 +1,6 @@
 """The interface between backends and clusters: where ranks run (placement) and how to run them (plan).
 
-A cluster creates a placement, a backend turns it into a plan, and the cluster starts the plan. A job that waits for
-resources has a ``QueueView``.
+A cluster creates a placement, a backend turns it into a plan, and the cluster starts the plan.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ RankPorts = tuple[str, tuple[int | str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class RankSlot:
-    """Where one rank runs. ``host`` is the node's logical name. ``gpu`` is the rank's device or None.
+    """Where one rank runs. ``host`` is the node's logical name; ``gpu`` is the rank's device, ``gpus`` are several.
 
     The network ``interface`` ("") and the rank's share of ``cores`` (0) are by default those of the placement.
     ``ports`` are free ports on ``address``, if the backend requested any.
@@ -34,7 +33,6 @@ class RankSlot:
     host: str
     local_rank: int
     gpu: int | None = None
-    #: All devices of the rank, if it has several.
     gpus: tuple[int, ...] = ()
     interface: str = ""
     cores: int = 0
@@ -145,11 +143,6 @@ class Holding:
     gpus: tuple[str, ...] = ()
     cores: float = 0
     memory: float = 0
-
-    @property
-    def label(self) -> str:
-        """The job's name, with its user if the job belongs to another user."""
-        return f"{self.name} of {self.user}" if self.user else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

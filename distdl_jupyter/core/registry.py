@@ -1,7 +1,4 @@
-"""Plug-ins by name: backends and clusters from Python entry points, loaded on first use.
-
-Built-in plug-ins are registered in the same way. A broken plug-in does not affect the others.
-"""
+"""Plug-ins by name: backends and clusters, including built-in ones, from entry points that are loaded on first use."""
 
 from __future__ import annotations
 
@@ -45,10 +42,7 @@ def list_built_in(kind: Kind) -> list[str]:
 
 
 def get(kind: Kind, name: str) -> Any:
-    """Return a new instance of the plug-in ``name``.
-
-    Raises InvalidSpec for an unknown name and PluginUnavailable when it cannot be loaded.
-    """
+    """Return a new instance of the plug-in ``name``. Raises InvalidSpec, and PluginUnavailable if it is broken."""
     point = _scan_entry_points()[kind].get(name)
     if point is None:
         raise InvalidSpec(describe_unknown(name, list_names(kind), kind[:-1]), code="plugin-unknown", field=kind[:-1])
@@ -71,10 +65,7 @@ def check_options(kind: Kind, name: str, values: dict[str, Any]) -> Any:
 
 
 def make_options(options_class: type, values: Mapping[str, Any], owner: str) -> Any:
-    """Return an instance of the dataclass with ``values``; errors name the ``owner`` of the options.
-
-    Raises InvalidSpec for an unknown option, a missing one, or a value that the option does not accept.
-    """
+    """Return an instance of the dataclass with ``values``. Raises InvalidSpec, which names the ``owner``."""
     fields = {field.name: field for field in dataclasses.fields(options_class)}
     for name, value in values.items():
         if name not in fields:
@@ -122,10 +113,7 @@ def resolve_label(name: str) -> str:
 
 
 def load_backend(label: str, values: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the backend of ``label`` and its options: those of the label, overridden by ``values``.
-
-    Raises InvalidSpec for an unknown label or option, PluginUnavailable when the backend cannot be loaded.
-    """
+    """Return the backend of ``label`` and its options, changed by ``values``. Raises InvalidSpec, PluginUnavailable."""
     label = resolve_label(label)
     name = label.partition("-")[0]  # every label begins with the name of its backend
     plugin = get("backends", name) if name in list_names("backends") else None

@@ -36,8 +36,7 @@ _ALIASES = {"hvd": "horovod", "dist": "torch.distributed", "torch": "torch", "np
 class CodeText:
     """The source from which a code object was compiled. ``cell`` is its execution count, or None for a file.
 
-    ``first_line`` is the displayed line number of line 1 of ``text``. ``is_module`` is set for a module that is sent
-    with the training code, whether or not the code uses it.
+    ``first_line`` is the displayed line number of line 1 of ``text``; ``is_module`` modules are sent with the code.
     """
 
     text: str
@@ -53,10 +52,9 @@ class CodeText:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: ``name`` is dotted, and full if known (``horovod.torch.init``); ``function`` contains the call.
+    """One call in a displayed ``line`` of ``function``; ``name`` is the full name if known (``horovod.torch.init``).
 
-    ``is_on_one_rank`` is set inside a condition on the rank, or one that calls an unknown function; ``line`` is the
-    displayed line number.
+    ``is_on_one_rank`` is set inside a condition on the rank, or one that calls an unknown function.
     """
 
     name: str
@@ -160,8 +158,7 @@ def analyze(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Coll
     """Analyze source texts; texts that cannot be parsed are ignored.
 
     ``aliases`` are the full names of captured names, ``imports`` the top-level modules that the code needs. Of the
-    modules that are sent with the code, only those that it imports are read, at most ``_MAX_CHARACTERS`` characters:
-    reading the hundreds of modules of a large project would take seconds and yield much that is irrelevant here.
+    modules that are sent with the code, only those that it imports are read, because a large project has hundreds.
     """
     code = CodeAnalysis(tuple(texts), imports={*imports})
     for source, tree in _select_modules(texts, aliases, imports):
@@ -206,10 +203,7 @@ def make_nesting_error() -> InvalidSpec:
 
 
 def parse(text: str) -> ast.Module:
-    """Return the syntax tree of source text; suppress warnings, because Python shows them when the code runs.
-
-    Raises SyntaxError, and InvalidSpec for code that Python cannot compile because it is nested too deeply.
-    """
+    """Return the syntax tree of source text, without warnings, which ranks show. Raises SyntaxError, InvalidSpec."""
     try:
         with warnings.catch_warnings(action="ignore"):
             return ast.parse(text)
@@ -226,10 +220,7 @@ def try_parse(text: str) -> ast.Module | None:
 
 
 def _collect_names(tree: ast.AST, identifiers: set[str]) -> tuple[dict[str, str], dict[str, ast.expr]]:
-    """Return the full names that imports bind ({"hvd": "horovod.torch"}) and the expressions assigned to names.
-
-    Adds all names and attributes to ``identifiers``.
-    """
+    """Return the full names that imports bind, and the expressions assigned to names; add to ``identifiers``."""
     bindings: dict[str, str] = {}
     assigned: dict[str, ast.expr] = {}
     for node in ast.walk(tree):

@@ -1,7 +1,6 @@
 """A sweep as plain data: its search space, its plan and its progress.
 
-The search space has a range or a list of values for each parameter: ``uniform``, ``loguniform`` and ``integers`` return
-ranges; ``choice`` (or a list) contains the values. Optuna's distributions are also accepted.
+The search space has a range, a list of values or one of Optuna's distributions for each parameter.
 """
 
 from __future__ import annotations
@@ -227,7 +226,10 @@ class SweepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The progress of a trial: ``state`` is its job's state or "pruned", ``value`` the newest mean of the metric."""
+    """The progress of a trial: ``state`` is its job's state or "pruned", ``value`` the newest mean of the metric.
+
+    ``done`` and ``total`` are the reported progress, or the last step; ``points`` are step and mean over ranks.
+    """
 
     number: int
     id: str
@@ -237,10 +239,8 @@ class Trial:
     created: float
     ended: float | None = None
     message: str = ""
-    #: The reported progress and its total, or else the last step.
     done: float | None = None
     total: float | None = None
-    #: Step and mean over ranks.
     points: tuple[tuple[float, float], ...] = ()
 
     @property
@@ -315,8 +315,7 @@ def sample_points(rows: Sequence[Row]) -> list[tuple[float, float]]:
 def get_comparison_points(rows: Sequence[Row], after: int, *, complete: bool) -> list[tuple[int, float]]:
     """Return step and mean at the comparison steps after ``after``: all steps up to 40, then fewer.
 
-    All trials are compared at the same steps; the mean is the newest one up to that step. The last row counts only if
-    ``complete`` is set: all ranks have reported it.
+    The mean is the newest one up to the step. The last row counts only if ``complete``: all ranks have reported it.
     """
     measured = [(row.step, float(row.mean)) for row in rows if row.mean is not None and row.step >= 0]
     limit = measured[-1][0] + complete if measured else 0

@@ -1,7 +1,6 @@
 """The specification of a job: one frozen value that is written once to ``spec.json``.
 
-A spec contains no secrets: of environment variables that look secret, only the names are stored here, and the values
-are sent to the ranks through the supervisor's standard input.
+It contains no secrets: the values of secret variables reach the ranks through the supervisor's standard input.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ Kind = Literal["cell", "function", "script", "ranks"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeSource:
-    """The origin of a job's code, for tracebacks, "Open cell" and reruns."""
+    """The origin of a job's code, for tracebacks, "Open cell" and reruns; ``filename`` is that of its code object."""
 
     code: str = ""
-    #: File name of the code object in a traceback.
     filename: str = ""
     notebook: str = ""
     cell_id: str = ""
@@ -46,13 +44,12 @@ class Captured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The study of a job, identical in all its jobs; each of its ``size`` parts runs at least once.
+    """The study of a job, "scale" or "sweep", identical in all its jobs; each of its ``size`` parts runs at least once.
 
-    ``kind`` is "scale" for a scaling study, "sweep" for a sweep; ``plan`` is the request as plain JSON data.
+    ``plan`` is the request as plain JSON data, and ``id`` has the format of job ids.
     """
 
     kind: str
-    #: Has the format of job ids.
     id: str
     name: str
     size: int
@@ -63,21 +60,19 @@ class Group:
 class JobSpec(JobOptions):
     """The specification of a job. It runs on ``process_count`` = ``node_count`` x ``process_count_per_node`` ranks.
 
-    ``distributed_backend`` is the canonical label. ``environment_variables`` are those that are not secret. Sizes are
-    in bytes, ``created`` is in seconds since the epoch.
+    ``distributed_backend`` is the canonical label, and ``cluster`` the kind of the cluster that ``compute_target``
+    names. ``environment_variables`` are those that are not secret; of the ``secret_variables``, only the names are
+    stored. Sizes are in bytes, ``created`` is in seconds since the epoch.
     """
 
     id: str
     name: str
     kind: Kind = "function"
     backend_options: dict[str, Any] = field(default_factory=dict)
-    #: Kind of the cluster that ``compute_target`` names; equal to ``compute_target`` by default.
     cluster: str = ""
     cluster_options: dict[str, Any] = field(default_factory=dict)
-    #: Currency and source of the price.
     currency: str = ""
     price_source: str = ""
-    #: Names of variables whose values are secret and therefore not stored in the job's folder.
     secret_variables: tuple[str, ...] = ()
     #: In check mode {"steps", "replay"} (see worker.hooks.check), otherwise empty.
     check: dict[str, Any] = field(default_factory=dict)
@@ -87,14 +82,12 @@ class JobSpec(JobOptions):
     forked_at: float | None = None
     #: The queued job that this one replaces, or "". Jobs that waited for it wait for this one.
     moved_from: str = ""
-    #: The study that the job belongs to, or None for a single job.
     group: Group | None = None
     #: For a trial of a sweep: its number, from 0, and the values of its parameters.
     trial: int | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     python: str = ""
     working_directory: str = ""
-    #: Arguments after the script's name, for kind "script".
     script_arguments: tuple[str, ...] = ()
     source: CodeSource = CodeSource()
     captured: tuple[Captured, ...] = ()
@@ -116,17 +109,17 @@ class JobSpec(JobOptions):
     @property
     def most_processes(self) -> int:
         """Process count of the largest run of the scaling study, or of the job itself."""
-        return max([self.process_count, *(processes for processes, _ in self._study_sizes())])
+        return max(processes for processes, _ in self._list_sizes())
 
     @property
     def most_processes_per_node(self) -> int:
         """Maximum processes on a node. Cores are divided by it, so that all runs use the same number of threads."""
-        return max([self.process_count_per_node, *(processes // nodes for processes, nodes in self._study_sizes())])
+        return max(processes // nodes for processes, nodes in self._list_sizes())
 
-    def _study_sizes(self) -> list[tuple[int, int]]:
-        if self.group is None or self.group.kind != "scale":
-            return []
-        return list(zip(self.group.plan["processes"], self.group.plan["nodes"], strict=True))
+    def _list_sizes(self) -> list[tuple[int, int]]:
+        plan = self.group.plan if self.group is not None and self.group.kind == "scale" else {}
+        sizes = zip(plan.get("processes", ()), plan.get("nodes", ()), strict=True)
+        return [(self.process_count, self.node_count), *sizes]
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as plain JSON data."""

@@ -1,7 +1,6 @@
 """The settings of a user: JSON files in Jupyter's configuration folder that only the user can read.
 
-``SETTINGS`` configures reports to other programs: messages, telemetry and experiment trackers. The addresses of the
-message service and of the tracking server are secrets. Keys for telemetry stay in the environment.
+The addresses of the message service and of the tracking server are secrets. Keys for telemetry stay in the environment.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile(Generic[S]):
-    """The file ``name`` with settings of the struct ``type``, whose fields all have defaults.
-
-    ``allowed_values`` describes the valid values of the fields that do not accept every string.
-    """
+    """The file ``name`` with a struct whose fields have defaults; ``allowed_values`` describes their valid values."""
 
     name: str
     type: type[S]
@@ -51,10 +47,7 @@ class SettingsFile(Generic[S]):
             raise DistDLError(message, code="settings-unreadable") from None
 
     def change(self, changes: Mapping[str, Any], subject: str, names: Sequence[str] = ()) -> S:
-        """Return the settings with ``changes``, without storing them; an empty value restores a default.
-
-        Only ``names`` (default: all) may be changed; errors mention the ``subject``. Raises InvalidSpec.
-        """
+        """Return settings with ``changes`` of ``names`` (default: all); "" restores a default. Raises InvalidSpec."""
         names = names or self.type.__struct_fields__
         if unknown := [name for name in changes if name not in names]:
             message = describe_unknown(unknown[0], names, "setting", f"for {subject}")
@@ -104,10 +97,7 @@ _TOPICS = {"monitoring": ("enabled", "address", "notify"), "tracking": ("track",
 
 
 def change_settings(topic: str = "", /, **changes: Any) -> ReportingSettings:
-    """Change settings, by default of any topic, and return all; an empty value restores a default. Raises InvalidSpec.
-
-    ``tracking.messages.configure`` checks an ``address`` before it calls this function.
-    """
+    """Change settings of a topic (default: any) and return all; "" restores a default. Raises InvalidSpec."""
     if "track" in changes:
         changes["track"] = tracking.check_trackers(changes["track"], "track")
     if "notify" in changes:

@@ -93,7 +93,7 @@ class Queue(humanize.Display):
     clusters: tuple[ClusterQueue, ...] = field(default=())
 
     def _parts(self) -> Iterator[str | humanize.Rows]:
-        if running := [(_format_resources(job), short_id(job.job), job.label) for job in self.holding]:
+        if running := [(_format_resources(job), short_id(job.job), _name_job(job)) for job in self.holding]:
             yield from (humanize.WholeRows([_HOLDING_HEADER, *running]), "")
         waiting_rows = self._format_waiting()
         yield humanize.WholeRows([_WAITING_HEADER, *waiting_rows]) if waiting_rows else "No jobs are queued."
@@ -113,12 +113,16 @@ class Queue(humanize.Display):
             (
                 str(job.position or ""),
                 short_id(job.id),
-                f"{job.name} of {job.user}" if job.user else job.name,
+                _name_job(job),
                 job.why,
                 str(job.priority),
             )
             for job in self.waiting
         ]
+
+
+def _name_job(job: Holding | WaitingJob) -> str:
+    return f"{job.name} of {job.user}" if job.user else job.name
 
 
 def _format_resources(job: Holding) -> str:

@@ -29,7 +29,7 @@ from distdl_jupyter.core.errors import (
 from distdl_jupyter.core.events import State
 from distdl_jupyter.core.files import JobLock
 from distdl_jupyter.core.humanize import short_id
-from distdl_jupyter.core.options import MAX_PROCESSES, more_is_better
+from distdl_jupyter.core.options import MAX_PROCESSES, MAXIMIZED_METRIC
 from distdl_jupyter.core.source import parse
 from distdl_jupyter.core.space import STOP_REASON, Study, SweepPlan
 from distdl_jupyter.core.spec import Group
@@ -291,7 +291,7 @@ def sweep_draft(draft: CapturedCode, parameters: space.Space, **options: Any) ->
     plan = SweepPlan(
         parameters=domains,
         trials=min(count, combinations or MAX_PROCESSES) if is_grid else count,
-        maximize=more_is_better(plan_options["metric"]) if maximize is None else maximize,
+        maximize=bool(MAXIMIZED_METRIC.search(plan_options["metric"])) if maximize is None else maximize,
         flags=flags,
         **plan_options,
     )
