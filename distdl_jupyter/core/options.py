@@ -116,8 +116,9 @@ def _check_variables(value: Any, field: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class KeepRule:
-    """The number of checkpoints of each group to keep: the newest, and the best by a metric."""
+    """The number of checkpoints of each group to keep: the newest, and the best by a metric. ``text`` is the rule."""
 
+    text: str
     last: int
     best: int = 0
     metric: str = ""
@@ -133,7 +134,7 @@ def parse_keep_rule(text: str, field: str = "keep_checkpoints") -> KeepRule:
     metric = (match["metric"] or "").strip()
     default = "highest" if MAXIMIZED_METRIC.search(metric) else "lowest"
     is_maximized = (match["direction"] or default) == "highest"
-    return KeepRule(int(match["last"]), int(match["best"] or 0), metric, is_maximized)
+    return KeepRule(text, int(match["last"]), int(match["best"] or 0), metric, is_maximized)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +251,7 @@ class JobOptions:
         aliases=("reset_limit",), label="Restarts", format_value="up to {}".format,
     )  # fmt: skip
     keep_checkpoints: str = _option(
-        "", lambda value, field: str(value) if parse_keep_rule(str(value), field) else None,
+        "", lambda value, field: parse_keep_rule(str(value), field).text,
         "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (add lowest or highest "
         "before the metric to choose)", default_text="all", metavar="RULE", is_in_form=False, label="Keeps checkpoints",
     )  # fmt: skip
