@@ -20,6 +20,7 @@ import psutil
 _CLONE_NEWUTS, _CLONE_NEWUSER = 0x04000000, 0x10000000  # include/uapi/linux/sched.h
 
 
+@functools.cache
 def get_shell() -> tuple[str, ...]:
     """Return the arguments before ``HOST COMMAND...``; () if this machine cannot emulate nodes for a launcher."""
     if sys.platform != "linux":
@@ -32,19 +33,14 @@ def get_shell() -> tuple[str, ...]:
         if name in states
     )
     command = (sys.executable, "-P", "-m", __name__ if __name__ != "__main__" else __spec__.name)
-    return command if has_network and _can_run(command) else ()
-
-
-@functools.cache
-def _can_run(command: tuple[str, ...]) -> bool:
-    """Return whether a trial run succeeds. Kernels, containers and AppArmor may forbid namespaces."""
+    if not has_network:
+        return ()
+    trial = [*command, "node-0", "uname -n"]  # kernels, containers and AppArmor may forbid namespaces
     try:
-        output = subprocess.check_output(
-            [*command, "node-0", "uname -n"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60.0
-        )
+        output = subprocess.check_output(trial, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60.0)
     except (OSError, subprocess.SubprocessError):
-        return False
-    return output.strip() == b"node-0"
+        return ()
+    return command if output.strip() == b"node-0" else ()
 
 
 def enter_namespace(host: str) -> None:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.data.staging import JobStaging
 
 
-_WAIT_HINT = "Remove wait=False to wait, or request fewer resources, for example with use_gpu=False."
 #: The rendezvous address of ranks on one machine.
 _ADDRESS = "127.0.0.1"
 
@@ -130,7 +129,8 @@ class LocalCluster(Cluster):
         if not blocked and not position.problem and not getattr(options, "wait", True):
             self.release()
             text = f"wait=False is set, but the job is {view.why}."
-            raise LaunchFailed(text, code="job-does-not-wait", hint=_WAIT_HINT)
+            hint = "Remove wait=False to wait, or request fewer resources, for example with use_gpu=False."
+            raise LaunchFailed(text, code="job-does-not-wait", hint=hint)
         return view
 
     def release(self) -> None:
