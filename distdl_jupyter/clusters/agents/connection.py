@@ -354,26 +354,27 @@ def start_agents(
     """Start connections and wait for the handshakes; return the connections, and the errors of the other hosts.
 
     ``explain`` returns the error for the output before the handshake and the exit code, or None if it is running.
-    ``report`` is called with the number of completed hosts; an exception that it raises ends the wait and all agents.
+    ``report`` is called with the number of completed hosts; an exception that it raises ends all agents.
     """
     for connection in connections:
         connection.start()
     deadline, pending = time.monotonic() + min(seconds, _HANDSHAKE_SECONDS), list(connections)
+    reached, errors = list[Connection](), list[ReachError]()
     try:
         while pending and time.monotonic() < deadline:
             pending[0].handshake_done.wait(_HANDSHAKE_POLL_SECONDS)
             pending = [item for item in pending if not (item.handshake_done.is_set() or item.lost)]
             report(len(connections) - len(pending))
-    except BaseException:
-        end_all(connections)
-        raise
-    errors = list[ReachError]()
-    for item in [item for item in connections if not item.handshake_done.is_set()]:
-        error_tail = b"\n" + item.link.error_tail + (b"" if item.lost else b"\nConnection timed out")
-        output = (item.reader.preamble[-MAX_ERROR_BYTES:] + error_tail).decode(errors="replace").strip()
-        errors.append(explain(item, output, item.link.code))
-        threading.Thread(target=item.close, name="close", daemon=True).start()
-    return [item for item in connections if item.handshake_done.is_set()], errors
+        reached = [item for item in connections if item.handshake_done.is_set()]
+        for item in [item for item in connections if item not in reached]:
+            error_tail = b"\n" + item.link.error_tail + (b"" if item.lost else b"\nConnection timed out")
+            output = (item.reader.preamble[-MAX_ERROR_BYTES:] + error_tail).decode(errors="replace").strip()
+            errors.append(explain(item, output, item.link.code))
+    finally:
+        for item in connections:
+            if item not in reached:  # in daemon threads, because a host may not respond
+                threading.Thread(target=item.close, name="close", daemon=True).start()
+    return reached, errors
 
 
 def start_all(links: Iterable[tuple[Host, Link]], first_input: bytes = b"") -> list[Connection]:
