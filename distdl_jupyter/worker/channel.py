@@ -151,10 +151,7 @@ def make_marker(nonce: str) -> bytes:
 
 
 def encode(nonce: str, report: Report) -> bytes:
-    """Return the report as one marked line.
-
-    Raises ValueError for a number that is not finite and TypeError for values that JSON cannot represent.
-    """
+    """Return the report as one marked line. Raises ValueError for NaN and infinities, and TypeError for other types."""
     return make_marker(nonce) + _dumps(report).encode() + b"\n"
 
 

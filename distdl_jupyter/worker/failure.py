@@ -369,10 +369,7 @@ def _redact(text: str, max_length: int) -> str:
 
 
 def _format_traceback(error: BaseException, describer: FrameDescriber) -> str:
-    """Return the traceback in Python's format, with the notebook's cells and lines and without the worker's frames.
-
-    A module that was sent with the job is shown by its name instead of the path of its copy.
-    """
+    """Return the traceback in Python's format, with the notebook's cells and lines and without the worker's frames."""
     root = traceback.TracebackException.from_exception(error, lookup_lines=False, compact=True)
     pending, visited = [root], set()
     while pending:
@@ -396,10 +393,7 @@ def _format_traceback(error: BaseException, describer: FrameDescriber) -> str:
 
 
 def _add_labeled_source(filename: str, describer: FrameDescriber) -> int | None:
-    """Add the lines of a cell, or of a module that was sent with the job, to ``linecache`` under its label.
-
-    Return the offset of its line numbers, or None for any other file, which keeps its own name.
-    """
+    """Add a cell or a module of the job to ``linecache`` under its label. Return the offset of its lines, or None."""
     cell = describer.sources.get(filename)
     if cell is None and not (describer.code_folder and filename.startswith(describer.code_folder)):
         return None

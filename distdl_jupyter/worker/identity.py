@@ -36,10 +36,7 @@ LAUNCHER_VARIABLES: tuple[tuple[str, ...], ...] = (
 
 
 def identify(environment: MutableMapping[str, str]) -> Identity:
-    """Return the rank's identity and set missing ``DISTDL_*`` variables.
-
-    Raises ValueError if DISTDL_JOB_DIR is missing or a count is not an integer.
-    """
+    """Return the rank's identity and set missing ``DISTDL_*`` variables. Raises ValueError if one is not valid."""
     folder = Path(environment.get("DISTDL_JOB_DIR", ""))
     if not folder.is_absolute():
         raise ValueError("DISTDL_JOB_DIR must be the absolute path of the job's folder. Start ranks through a job.")

@@ -21,10 +21,7 @@ _cache: dict[str, tuple[int, list[tuple[str, str]]]] = {}
 
 
 def list_packages() -> dict[str, str]:
-    """Return the versions of all importable distributions, sorted by name.
-
-    If a distribution was not installed from an index, its origin follows the version: ``0.2 @ file:///src``.
-    """
+    """Return the versions of all importable distributions, with the origin unless it is an index: 0.2 @ file:///src."""
     versions: dict[str, str] = {}
     for path in sys.path:
         with contextlib.suppress(OSError):  # the folder does not exist, or is a ZIP file

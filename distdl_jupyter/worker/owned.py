@@ -15,10 +15,7 @@ from distdl_jupyter import permissions
 
 
 def open_own(path: Path) -> IO[bytes]:
-    """Open a regular file that belongs to this user (or root) and that no other user can write.
-
-    Raises FileNotFoundError, OSError, and PermissionError with the reason if another user could write it.
-    """
+    """Open a regular file that only this user or root can write. Raises OSError, PermissionError with the reason."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

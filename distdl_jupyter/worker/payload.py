@@ -88,10 +88,7 @@ def extend_path(folder: Path, payload: Payload) -> None:
 
 
 def load(folder: Path, payload: Payload, namespace: dict[str, Any]) -> dict[str, Any]:
-    """Return the captured values by name. Functions of the notebook use ``namespace`` as their globals.
-
-    Raises LoadError for the first name that cannot be loaded.
-    """
+    """Return the captured values. Functions of the notebook use ``namespace`` as their globals. Raises LoadError."""
     values: dict[str, Any] = {}
     try:
         file = owned.open_own(folder / "payload.pkl") if payload.names else io.BytesIO()
@@ -142,10 +139,7 @@ _loop: Any = None
 
 
 def run(folder: Path, payload: Payload, sources: CellSources, runner: Callable[..., Any] | None = None) -> Any:
-    """Run the payload with ``runner`` (default: run its code once) and return the rank's value.
-
-    Exceptions of the code are propagated.
-    """
+    """Run the payload with ``runner`` (default: run its code once) and return the rank's value."""
     runner = runner or _run
     if "DISTDL_RAY" not in os.environ:
         return runner(folder, payload, sources)

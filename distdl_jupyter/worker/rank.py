@@ -45,10 +45,7 @@ _BUFFERED_TYPES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 def announce_survivors(ending: str) -> None:
-    """Notify the user if threads or child processes keep this process alive. ``ending`` describes how its code ended.
-
-    Python waits for non-daemon threads and ``multiprocessing`` processes, including executors.
-    """
+    """Notify the user if threads or child processes keep this process alive when its code has ended (``ending``)."""
 
     def announce() -> None:
         main, multiprocessing = threading.main_thread(), sys.modules.get("multiprocessing")

@@ -93,10 +93,7 @@ class MessageConnection:
 
 
 class ServedConnection(MessageConnection):
-    """The rank's end of a connection. One thread reads requests and another sends replies, so user code never waits.
-
-    ``on_message`` is called for each message after the token.
-    """
+    """The rank's end of a connection, with a thread for requests (``on_message``) and another one for replies."""
 
     def __init__(
         self,
@@ -175,9 +172,9 @@ class Listener:
 
     def close(self) -> None:
         """Remove the note and the socket's path."""
-        with contextlib.suppress(OSError):
-            self._note.unlink(missing_ok=True)
-            self.path.unlink(missing_ok=True)
+        for path in (self._note, self.path):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def read_uid(connection: socket.socket) -> int:

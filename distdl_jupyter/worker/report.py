@@ -1,11 +1,9 @@
 """``log``, ``progress`` and ``display``: the reporting API for training code, in a job and in a plain notebook.
 
 * In a rank, each call is one atomic write to standard output, so nothing is lost when the rank is killed.
-* GPU values are copied asynchronously and sent by a thread as soon as they arrive.
 * Outside a job, ``log`` prints a line, at most two per second, and ``progress`` does nothing.
 * ``display(figure)`` and ``plt.show()`` send an image to the job. Other values are printed. Only PNG and JPEG are sent,
-  because a page can show them without running code. The job's supervisor checks each image again with
-  ``detect_format`` and stores it (``supervisor.parts``).
+  because a page can show them without running code. The supervisor checks each image again (``supervisor.parts``).
 """
 
 from __future__ import annotations
@@ -244,10 +242,7 @@ class StepAxis:
         self._newest: _StepCount | None = None
 
     def assign_steps(self, step: float, names: Iterable[str]) -> dict[tuple[float, bool], list[str]]:
-        """Return the metrics logged at ``step``, grouped by ``(stored_step, replace)``.
-
-        If ``replace`` is True, earlier values at this step and later ones are discarded.
-        """
+        """Return the metrics by ``(stored_step, replace)``. ``replace`` discards earlier values from this step on."""
         groups: dict[tuple[float, bool], list[str]] = {}
         counts = self._counts
         # A new metric adopts the offset of the others in its call, so process those first.
@@ -363,10 +358,7 @@ def detect_format(data: bytes) -> ImageFormat | None:
 
 
 def install_hooks(finder: HookFinder) -> None:
-    """Make ``plt.show()`` and IPython's ``display`` send images, and make rich print as if there were no terminal.
-
-    These libraries are not imported here. A matplotlib backend that the user has set is not changed.
-    """
+    """Make ``plt.show()`` and ``display`` send images, and make rich print as if there were no terminal."""
     if not os.environ.get("MPLBACKEND"):
         os.environ["MPLBACKEND"] = _BACKEND
         if (matplotlib := sys.modules.get("matplotlib")) is not None:  # imported by a template

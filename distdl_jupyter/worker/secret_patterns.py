@@ -153,10 +153,7 @@ _LIKELY_NAMES = (
 
 @functools.lru_cache(maxsize=4096)
 def looks_secret(name: str) -> bool:
-    """Return whether the value of a variable with this name is probably a secret (token, password, key, SAS ...).
-
-    A part of a word is enough for some patterns (PGPASSWORD). Names such as max_tokens are not secret.
-    """
+    """Return whether a variable with this name probably holds a secret: PGPASSWORD or hfToken, but not max_tokens."""
     words = [word for part in _regex(_WORD_BOUNDARY).split(name) if (word := part.rstrip("0123456789").lower())]
     joined = f"_{'_'.join(words)}_"
     if name in ("PWD", "OLDPWD"):  # the working directories of a shell

@@ -61,10 +61,7 @@ def serve(folder: Path, session: payload.Payload, sources: CellSources) -> None:
 
 
 class Server:
-    """Accepts connections and runs requests in a new ``__main__`` module with names such as ``rank`` and ``log``.
-
-    Create it before any user code runs. ``_listen`` and ``_on_message`` run in other threads.
-    """
+    """Runs requests in a new ``__main__`` module. ``_listen`` and ``_on_message`` run in other threads."""
 
     def __init__(self, identity: Identity, sources: CellSources) -> None:
         self._identity = identity
@@ -113,10 +110,8 @@ class Server:
         with contextlib.suppress(OSError):
             while True:
                 connection = self._listener.accept()
-                ServedConnection(connection, self._listener, self._create_state("hello"), self._on_message)
-
-    def _create_state(self, message_type: str) -> dict[str, Any]:
-        return {"say": message_type, "doing": self._current_label or ""}
+                state = {"say": "hello", "doing": self._current_label or ""}
+                ServedConnection(connection, self._listener, state, self._on_message)
 
     def _on_message(self, connection: ServedConnection, message: RankMessage) -> None:
         request = message.header.get("do")
@@ -127,7 +122,7 @@ class Server:
             return
         with self._claim_lock:
             if self._current_label is not None:
-                connection.reply(self._create_state("busy"))
+                connection.reply({"say": "busy", "doing": self._current_label})
                 return
             self._current_label = str(message.header.get("label") or request)
         self._requests.put(None if request == "stop" else (connection, message))

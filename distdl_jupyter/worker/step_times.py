@@ -10,9 +10,9 @@ A step ends when an optimizer has stepped. It consists of:
 * compute: the remaining time.
 
 Measuring all parts of a step takes up to 0.4 ms. So after the first steps, only one in ``_INTERVAL`` short steps is
-measured, and later only one every 0.2 s (``StepRecorder.is_detailed``). All ranks measure the same steps, because the
-steps of a longer interval are a subset of those of a shorter one. Skipped steps are only counted, and are assumed to
-have the same parts as the next measured step. The step after a pause is measured.
+measured, and later only one every 0.2 s. All ranks measure the same steps, because the steps of a longer interval are a
+subset of those of a shorter one. Skipped steps are only counted, and are assumed to have the same parts as the next
+measured step. The step after a pause is measured.
 
 Records are sent at most once per second, or earlier when a report is full. The first ``RECORDS_PER_SIZE`` cover one
 step each, the next ones two, then four, so training of any length produces a few thousand records.
@@ -119,7 +119,7 @@ class _GpuStep:
     begin: Any
     previous_end: Any
     skipped: int
-    #: Names and events in order: "data" and "wait" begin an interval and "data ends" and "wait ends" end it. The time
+    #: Names and events in order: "data" and "wait" begin intervals and "data ends" and "wait ends" end them. The time
     #: before "rest" is rest, except for the intervals. The last "end" ends the step.
     events: list[tuple[str, Any]] = field(default_factory=list)
     samples: int = 0

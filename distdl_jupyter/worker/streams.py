@@ -3,26 +3,21 @@
 Under ``mpirun`` the streams of all ranks are merged, so the job creates named pipes for each rank. A rank opens its
 pipes before it prints anything, because earlier output cannot be attributed to a rank.
 
-Streams are line-buffered as on a terminal, so that each line is one write and a crash loses no complete line. Text
-without a newline is flushed within ``FLUSH_SECONDS`` by a thread, which holds the lock of the stream's buffer while it
-writes. A child forked at that moment would inherit a locked lock without the thread that releases it, and would
-deadlock. The following rules prevent this:
+Streams are line-buffered as on a terminal, so that each line is one write and a crash loses no complete line. A thread
+flushes text without a newline within ``FLUSH_SECONDS``. A child that is forked during a flush would inherit the locked
+buffer of the stream and deadlock. Therefore:
 
-* The thread flushes only while it holds ``_flush_lock``, and a fork acquires it first (``_lock_for_fork``). So during a
-  fork the thread does not hold the lock of a stream, or any other lock that a child acquires.
-* A fork does not wait forever. If a signal handler interrupts a write and forks, the thread may hold ``_flush_lock``
-  while it waits for that write. ``flush`` detects this case, and the fork then waits at most ``MAX_FORK_SECONDS``: by
-  then, the thread holds no stream's lock.
+* The thread flushes only while it holds ``_flush_lock``, and a fork acquires it first (``_lock_for_fork``).
+* If a signal handler interrupts a write and forks, the thread may hold ``_flush_lock`` while it waits for that write.
+  ``flush`` detects this, and the fork then waits at most ``MAX_FORK_SECONDS``: by then, the thread has no other lock.
 * ``_flush_lock`` is reentrant, so a signal handler that interrupts ``_lock_for_fork`` can also fork. The child creates
   a new lock.
 
-The stacks of all threads are written to a file when the rank receives a signal, even while a library blocks the rank.
-The signal handler is that of ``faulthandler``. It is written in C, so it also runs while a library holds the GIL, as
-Horovod does when it waits for other ranks. The file is next to the job's named pipes. Its first line is JSON that tells
-the reader (``node.processes``) the process, the signal and the thread that runs the user's code. After the stacks, a
-thread appends the last collective operations as one line of JSON, ``{"collectives": ...}`` (see
-``hooks.distributed``). It cannot run while a library holds the GIL. ``faulthandler.enable`` is not changed. Processes
-forked by the rank inherit the handler, but do not receive requests.
+The stacks of all threads are written to a file next to the job's named pipes when the rank receives a signal. The
+handler is that of ``faulthandler``. It is written in C, so it also runs while a library holds the GIL, as Horovod does
+when it waits for other ranks. The first line of the file is JSON that tells the reader (``node.processes``) the
+process, the signal and the thread that runs the user's code. After the stacks, a thread appends the last collective
+operations as one line of JSON, ``{"collectives": ...}`` (``hooks.distributed``), unless a library holds the GIL.
 """
 
 from __future__ import annotations
@@ -30,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import io
 import json
 import os
@@ -38,7 +34,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -218,32 +214,28 @@ def install_stacks_handler(identity: Identity) -> None:
             "collectives": is_running,
         }
         os.write(fd, json.dumps(first_line).encode() + b"\n")
-        periodic_calls.append(_OperationAppender(fd).poll)
+        periodic_calls.append(functools.partial(next, _append_operations(fd)))
 
 
-class _OperationAppender:
-    """Appends the last collective operations to each requested stack dump."""
+def _append_operations(fd: int) -> Iterator[None]:
+    """Append the last collective operations to each requested stack dump. Each iteration checks for a dump."""
+    size = os.fstat(fd).st_size
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._size = os.fstat(fd).st_size
-        self._thread: threading.Thread | None = None
+    def append() -> None:
+        # A thread, because reading torch's record can block while torch locks it.
+        deadline, previous_size = time.monotonic() + _MAX_SECONDS, -1
+        while previous_size != (previous_size := os.fstat(fd).st_size) and time.monotonic() < deadline:
+            time.sleep(_IDLE_SECONDS)
+        os.write(fd, json.dumps({"collectives": distributed.collect_operations()}).encode() + b"\n")
 
-    def poll(self) -> None:
-        """Start a thread when the file has grown, because reading torch's record can block while torch locks it."""
-        if self._thread is None and os.fstat(self._fd).st_size > self._size:
-            self._thread = threading.Thread(target=self._append, name="distdl-collectives", daemon=True)
-            self._thread.start()
-
-    def _append(self) -> None:
-        try:
-            deadline, size = time.monotonic() + _MAX_SECONDS, -1
-            while size != (size := os.fstat(self._fd).st_size) and time.monotonic() < deadline:
-                time.sleep(_IDLE_SECONDS)
-            os.write(self._fd, json.dumps({"collectives": distributed.collect_operations()}).encode() + b"\n")
-        finally:
-            self._size = os.fstat(self._fd).st_size
-            self._thread = None
+    while True:
+        if os.fstat(fd).st_size > size:
+            thread = threading.Thread(target=append, name="distdl-collectives", daemon=True)
+            thread.start()
+            while thread.is_alive():
+                yield
+            size = os.fstat(fd).st_size
+        yield
 
 
 def collect_operations(code_folder: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ that are known to be safe. Other values are described by their class.
 from __future__ import annotations
 
 import contextlib
-import io
 import math
 import pickle
 import reprlib
@@ -25,10 +24,7 @@ _PLAIN_TYPES = (type(None), bool, int, float, str)
 
 
 def save(folder: Path, rank: int, value: Any) -> tuple[int, str]:
-    """Pickle the value to ``results/rank-<rank>.pkl`` and return (size in bytes, "").
-
-    If the value cannot be pickled or written, leave no file and return (0, a sentence with the reason).
-    """
+    """Pickle the value to ``results/rank-<rank>.pkl``. Return (size in bytes, ""), or (0, the reason)."""
     target = folder / "results" / f"rank-{rank}.pkl"
     data, problem = to_pickle(value, f"The value of rank {rank}")
     try:
@@ -41,46 +37,28 @@ def save(folder: Path, rank: int, value: Any) -> tuple[int, str]:
     return len(data), problem
 
 
-class _BoundedFile(io.BytesIO):
-    """An in-memory file with a maximum size in bytes."""
-
-    max_bytes, is_full = math.inf, False
-
-    def write(self, data: Any, /) -> int:
-        """Append bytes. Raises OSError beyond the limit."""
-        self.is_full = self.tell() + memoryview(data).nbytes > self.max_bytes
-        if self.is_full:
-            raise OSError
-        return super().write(data)
-
-
 def to_pickle(value: Any, subject: str, max_bytes: float = math.inf) -> tuple[bytes, str]:
     """Return (pickle, ""), or (b"", a sentence with the reason) if it fails or exceeds ``max_bytes``."""
-    file = _BoundedFile()
-    file.max_bytes = max_bytes
-    dump: Callable[..., None] = pickle.dump
+    dumps: Callable[[Any], bytes] = pickle.dumps
+    text, remedy = f"{subject} is of type {type(value).__name__}", "a part of it, or write it to a file"
     try:
         if type(value) not in _PLAIN_TYPES:
             with contextlib.suppress(ImportError):  # the host may have only this package's worker folder
                 import cloudpickle
 
-                dump = cloudpickle.dump
-        dump(value, file)
+                dumps = cloudpickle.dumps
+        if len(data := dumps(value)) <= max_bytes:
+            return data, ""
+        text += f" and exceeds {max_bytes // 2**20:.0f} MB"
     except Exception as error:  # noqa: BLE001  user code runs here and can raise anything
         reason = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200].rstrip(".")
-        problem, remedy = f", which cannot be pickled ({reason})", "plain data, arrays or a state_dict"
-        if file.is_full:
-            problem, remedy = f" and exceeds {max_bytes // 2**20:.0f} MB", "a part of it, or write it to a file"
-        text = f"{subject} is of type {type(value).__name__}{problem}, so only its text is returned."
-        return b"", f"{text} End the cell with {remedy}."
-    return file.getvalue(), ""
+        text += f", which cannot be pickled ({reason})"
+        remedy = "plain data, arrays or a state_dict"
+    return b"", f"{text}, so only its text is returned. End the cell with {remedy}."
 
 
 def to_text(value: Any) -> str:
-    """Return the text that a notebook shows for the value, in ``_MAX_TEXT_CHARS`` characters, or "" for None.
-
-    If the value's ``repr`` raises, return the name of its type.
-    """
+    """Return the text that a notebook shows for the value, shortened, or "" for None. Its ``repr`` may raise."""
     with contextlib.suppress(Exception):  # a user-defined method
         text = "" if value is None else _ShortRepr().repr(value)
         return _truncate(secret_patterns.redact(text), _MAX_TEXT_CHARS)
@@ -131,8 +109,14 @@ def describe(value: Any) -> str:
 def _describe(value: Any, depth: int) -> str:
     value_type = type(value)
     name = value_type.__name__
+    if value_type is float and len(repr(value)) > 8:
+        return f"{value:.6g}"
+    if value_type is int and abs(value) >= 10**30:
+        return f"int of {value.bit_length():,} bits"
+    if value_type in (str, bytes) and len(value) > _MAX_STRING_CHARS:
+        return f"{value[:_MAX_STRING_CHARS]!r}… ({len(value):,})"
     if value_type in (*_PLAIN_TYPES, complex, bytes):
-        return _format_scalar(value)
+        return repr(value)
     if value_type in _BRACKETS:
         if len(value) > _MAX_ITEMS or depth <= 0:
             return f"{name} of {len(value):,}"
@@ -148,17 +132,6 @@ def _describe(value: Any, depth: int) -> str:
         return f"{name}: {str(value)[:_MAX_STRING_CHARS]}"
     module = str(getattr(value_type, "__module__", ""))
     return repr(value) if module.partition(".")[0] in _SAFE_MODULES or isinstance(value, range | slice) else name
-
-
-def _format_scalar(value: Any) -> str:
-    value_type = type(value)
-    if value_type is float and len(repr(value)) > 8:
-        return f"{value:.6g}"
-    if value_type is int and abs(value) >= 10**30:
-        return f"int of {value.bit_length():,} bits"
-    if value_type in (str, bytes) and len(value) > _MAX_STRING_CHARS:
-        return f"{value[:_MAX_STRING_CHARS]!r}… ({len(value):,})"
-    return repr(value)
 
 
 def _format_array(name: str, value: Any, sizes: tuple[int, ...]) -> str:

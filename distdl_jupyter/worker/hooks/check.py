@@ -7,17 +7,15 @@ A job in check mode has the variable ``DISTDL_CHECK``, ``{"steps": 3, "replay": 
 * ``check/rank-<n>.pkl``: its batches, and on rank 0 the weights before each step, so that a single process can repeat
   the steps with the batches of all ranks. Only ranks open this file.
 
-A sketch has ``_BUCKETS`` buckets. Each bucket is a sum of elements with random signs, which are the same in all
-processes (Charikar, Chen and Farach-Colton, 2002, https://doi.org/10.1016/S0304-3975(03)00400-6). The expected squared
-norm of a sketch is that of the tensor, and sketching is linear, so a few numbers are enough to compare tensors of any
-size.
+A sketch has ``_BUCKETS`` sums of elements with random signs, which are the same in all processes (Charikar, Chen and
+Farach-Colton, 2002, https://doi.org/10.1016/S0304-3975(03)00400-6). The expected squared norm of a sketch is that of
+the tensor, and sketching is linear, so a few numbers are enough to compare tensors of any size.
 
 How the steps are recorded:
 
 * A step ends when, after an optimizer has stepped, the next batch, forward or backward pass begins.
-* Before the record is written, a few samples of each data set are read by index, with the same random numbers on all
-  ranks. They show whether the ranks have the same data set, and whether reading a sample draws random numbers.
-* If random numbers are drawn between the first forward call and the backward pass (for example by dropout), the step
+* At the end, some samples of each data set are read by index, with the same random numbers on all ranks.
+* A step that draws random numbers between its first forward call and its backward pass, for example for dropout,
   cannot be compared with that of a single process.
 """
 
@@ -67,10 +65,7 @@ class CheckExit(SystemExit):
 
 
 class CheckRecording:
-    """The record of this rank and the hooks that fill it.
-
-    Optimizers are numbered in order of creation, loaders in order of their first pass.
-    """
+    """The record of this rank. Optimizers are numbered in order of creation, loaders in order of their first pass."""
 
     def __init__(self, finder: HookFinder, folder: Path, rank: int, size: int, sources: CellSources) -> None:
         options = json.loads(os.environ[CHECK_VARIABLE])
@@ -381,10 +376,7 @@ def _find_tensors(batch: Any, depth: int = _MAX_DEPTH) -> list[Any]:
 
 
 def _join(parts: list[Any], merge: Callable[[list[Any]], Any]) -> Any:
-    """Join the batches of several ranks: merge tensors, concatenate lists, and use all other values of rank 0.
-
-    Raises ValueError, or the error of ``merge``, if their shapes differ.
-    """
+    """Merge tensors, concatenate lists, and use the first batch's other values. Raises ValueError if shapes differ."""
     first = parts[0]
     if isinstance(first, _import_torch().Tensor):
         return merge(parts)

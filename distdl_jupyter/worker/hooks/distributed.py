@@ -129,21 +129,19 @@ def watch_store() -> None:
                 with contextlib.suppress(OSError):  # the port is in use, for example by this rank's earlier store
                     server.bind((host, port))
                     kwargs.setdefault("master_listen_fd", server.detach())
-        while is_local and not kwargs.get("is_master") and not _is_listening(host, port):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_PAUSE_SECONDS)
+        elif is_local:
+            while not _is_listening(host, port) and time.monotonic() < deadline:
+                time.sleep(_PAUSE_SECONDS)
         return store_class(*args, **kwargs)
 
     module.TCPStore = create_store
 
 
 def _is_listening(host: str, port: Any) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         socket.create_connection((host, port), _RESPONSE_SECONDS).close()
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def get_distributed() -> Any:
@@ -251,10 +249,7 @@ def collect_operations() -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _hide_inductor() -> Iterator[None]:
-    """Prevent torch from importing its compiler, which takes seconds, just to find that nothing was compiled.
-
-    To label frames, torch calls ``hasattr(torch, "_inductor")``, and that attribute is a lazy import.
-    """
+    """Prevent torch from importing its compiler, which takes seconds, in ``hasattr(torch, "_inductor")``."""
     torch, placeholder = vars(sys.modules["torch"]), ModuleType("torch._inductor")
     torch.setdefault("_inductor", placeholder)
     try:

@@ -78,10 +78,7 @@ _ORIGINAL_FAILURE = r"(?i)EADDRINUSE|address already in use|Duplicate GPU detect
 
 
 def is_peer_lost(type_: str, message: str) -> bool:
-    """Return whether an exception only reports that another rank is lost.
-
-    In synchronous training, all ranks fail when one fails, and the errors of the others do not contain the cause.
-    """
+    """Return whether an exception only reports that another rank is lost, so that it does not contain the cause."""
     text = f"{type_}: {message}"
     return re.search(_LOST_PEER, text) is not None and re.search(_ORIGINAL_FAILURE, text) is None
 

@@ -1,8 +1,7 @@
 """Explains a GPU out-of-memory error with data from torch's message and ``/proc``.
 
-torch's message contains the sizes, and the other processes that the driver (NVML) lists. With ``record_gpu_memory``,
-the lines of the user's code that allocated the memory are added, if torch has the private functions for that, which
-only this module uses (``torch.cuda.memory._record_memory_history`` and ``_snapshot``, torch 2.1 and later).
+With ``record_gpu_memory``, the lines of the user's code that allocated the memory are added, if torch has the private
+functions for that (``torch.cuda.memory._record_memory_history`` and ``_snapshot``, only used here).
 
 The data is a JSON object; unknown fields are missing, and sizes are in bytes::
 
@@ -10,10 +9,9 @@ The data is a JSON object; unknown fields are missing, and sizes are in bytes::
      "pools" (part of it in private pools, for example of CUDA graphs), "unused" (reserved, but not used by tensors),
      "recorded" (bool), "variable" (the environment variable that configures torch's allocator),
      "processes": [{"pid", "size", "kind", "name", "user", "job", "rank"}],
-     "lines": [{"label", "line", "size", "count"}]}
+     "lines": [{"label", "line", "size" and "count" of the live blocks that the line allocated}]}
 
-``kind`` is job (a rank of ``job``), own (another process of this user), other (of ``user``), or hidden (for example
-outside the container). A line of the user's code has the total size and the count of the live blocks it allocated.
+``kind`` is job (a rank of ``job``), own (another process of this user) or other (a process of ``user``).
 """
 
 from __future__ import annotations
@@ -52,8 +50,6 @@ _ALLOCATOR_VARIABLE = re.compile(r"PYTORCH_(?:[A-Z]+_)?ALLOC_CONF")
 _DEVICE = re.compile(r"\bGPU (\d+)[ ;]")
 #: Pattern for the status codes of CUDA libraries for a failed allocation.
 _STATUS = re.compile(r"CU[A-Z]+_STATUS_ALLOC_FAILED")
-#: The fields of a process about which nothing is known.
-_HIDDEN_PROCESS = {"kind": "hidden", "name": "", "user": "", "job": "", "rank": ""}
 _DEVICE_WORDS = ("cuda", "hip ", "xpu", "mps ", "gpu", "device")
 
 #: Returns the label and line of the first of these files and lines in the user's code, or ("", 0) if there is none.
@@ -103,9 +99,7 @@ def parse(text: str) -> dict[str, Any]:
         memory["device"] = int(device[1])
     variable = _ALLOCATOR_VARIABLE.search(text)
     memory |= {"recorded": False, "variable": "PYTORCH_CUDA_ALLOC_CONF" if variable is None else variable[0]}
-    memory["processes"] = [
-        {"pid": int(match["pid"]), "size": _parse_size(match), **_HIDDEN_PROCESS} for match in _PROCESS.finditer(text)
-    ]
+    memory["processes"] = [{"pid": int(row["pid"]), "size": _parse_size(row)} for row in _PROCESS.finditer(text)]
     return memory
 
 
@@ -133,19 +127,11 @@ def list_lines(snapshot: Mapping[str, Any], device: int | None, locate: FrameLoc
 
 
 def identify_processes(memory: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the other processes with their names, largest first.
-
-    In a container the driver reports process ids of the host, so this process may be listed under an unknown id. It is
-    assumed to be the smallest hidden process that uses at least the memory that torch has reserved.
-    """
-    processes = memory["processes"]
-    others = [process | _read_process(process["pid"]) for process in processes if process["pid"] != os.getpid()]
-    is_listed = "this_process" in memory or len(others) < len(processes)
-    reserved = memory.get("allocated", 0) + memory.get("unused", 0)
-    hidden = [process for process in others if process["kind"] == "hidden" and process["size"] >= reserved]
-    if hidden and not is_listed:
-        others.remove(min(hidden, key=lambda process: process["size"]))
-    return sorted(others, key=lambda process: process["size"], reverse=True)
+    """Return the other processes that are visible from here (in a container, those inside it), largest first."""
+    others = [
+        process | _read_process(process["pid"]) for process in memory["processes"] if process["pid"] != os.getpid()
+    ]
+    return sorted((row for row in others if "kind" in row), key=lambda row: row["size"], reverse=True)
 
 
 def _read_process(pid: int) -> dict[str, str]:
@@ -160,18 +146,17 @@ def _read_process(pid: int) -> dict[str, str]:
     script = next((Path(argument).name for argument in command[1:] if argument.endswith(".py")), "")
     script = f"-m {command[2]}" if command[1:2] == ["-m"] and len(command) > 2 else script
     name = f"{Path(command[0]).name} {script}".rstrip() if command else ""
+    details = {"kind": "own", "name": name, "user": "", "job": "", "rank": ""}
     if owner != os.getuid():
-        user = str(owner)
+        details |= {"kind": "other", "user": str(owner)}
         with contextlib.suppress(KeyError):  # the owner has no name
-            user = pwd.getpwuid(owner).pw_name
-        return {"kind": "other", "name": name, "user": user}
-    variables = {}
-    with contextlib.suppress(OSError):
+            details["user"] = pwd.getpwuid(owner).pw_name
+    with contextlib.suppress(OSError):  # the process belongs to another user, or has exited
         pairs = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
         variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-    if job := variables.get("DISTDL_JOB_ID", ""):
-        return {"kind": "job", "name": name, "job": job, "rank": variables.get("DISTDL_RANK", "")}
-    return {"kind": "own", "name": name}
+        if (job := variables.get("DISTDL_JOB_ID")) and owner == os.getuid():
+            details |= {"kind": "job", "job": job, "rank": variables.get("DISTDL_RANK", "")}
+    return details
 
 
 def explain(memory: Mapping[str, Any], job: str = "") -> str:
@@ -216,17 +201,12 @@ def _format_process(process: Mapping[str, Any]) -> str:
             return f"{rank} of this job (process {pid}) {usage} of the same GPU: use fewer processes per node."
         return f"{rank} of your job {job_id} {usage}: wait for that job, or stop it with `distdl stop {job_id}`."
     name = f"Process {pid}" + (f" ({process['name']})" if process["name"] else "")
-    owner, remedy = {
-        "own": (" of yours", f"stop it with `kill {pid}`, or restart its kernel if it is a notebook"),
-        "other": (f" of user {user}", f"ask {user}, or use another GPU"),
-        "hidden": (", which is not visible from here,", "use another GPU, or check nvidia-smi"),
-    }[process["kind"]]
-    return f"{name}{owner} {usage}: {remedy}."
+    if process["kind"] == "own":
+        return f"{name} of yours {usage}: stop it with `kill {pid}`, or restart its kernel if it is a notebook."
+    return f"{name} of user {user} {usage}: ask {user}, or use another GPU."
 
 
 def _format_size(size: int) -> str:
     """Return a size in torch's format, such as 2.00 GiB or 512 bytes."""
-    for unit in ("GiB", "MiB", "KiB"):
-        if size >= _UNITS[unit]:
-            return f"{size / _UNITS[unit]:.2f} {unit}"
-    return f"{size} bytes"
+    unit = next((unit for unit in ("GiB", "MiB", "KiB") if size >= _UNITS[unit]), "")
+    return f"{size / _UNITS[unit]:.2f} {unit}" if unit else f"{size} bytes"

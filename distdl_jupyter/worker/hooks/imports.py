@@ -79,10 +79,7 @@ class Patches:
         self._patches: list[tuple[str, str, Callable[..., Any]]] = []
 
     def __call__(self, path: str, *modules: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Return the decorator for ``path`` ("Trainer.fit" or "shutdown") of each of these modules.
-
-        The decorated function gets the original as its first argument.
-        """
+        """Return the decorator for ``path`` ("Trainer.fit"). The decorated function gets the original first."""
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             self._patches += [(module, path, function) for module in modules]

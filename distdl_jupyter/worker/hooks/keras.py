@@ -58,10 +58,7 @@ def _fit(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class _KerasCallback:
-    """The methods of our Keras callback.
-
-    They are not marked ``async_safe``, because Keras would then call them from several threads in any order.
-    """
+    """The methods of our callback. ``async_safe`` is not set, because Keras would call them in any order."""
 
     params: dict[str, Any] | None
     _steps = 0

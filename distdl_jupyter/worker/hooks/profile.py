@@ -1,11 +1,9 @@
 """Records some training steps of this rank with torch's profiler, when a user requests it while the job runs.
 
-* A request is a file ``rank-N.profile`` in the folder of the rank's named pipes, written by the node's agent
-  (``node.run_dir``). The rank polls for it after optimizer steps.
-* The rank reports the number and duration of its last step (``armed``). The supervisor chooses the step at which all
-  ranks begin to record, and adds it to the file as ``start``.
-* A thread writes the files while training continues: torch's Chrome trace, ``rank-N.json.gz``, and a summary,
-  ``rank-N.json``::
+* After optimizer steps, the rank polls for a request, a file ``rank-N.profile`` that the node's agent writes into the
+  folder of its named pipes (``node.run_dir``). It reports the number and duration of its last step (``armed``). The
+  supervisor chooses the step at which all ranks begin to record, and adds it to the file as ``start``.
+* A thread writes torch's Chrome trace, ``rank-N.json.gz``, and a summary, ``rank-N.json``, while training continues::
 
     {"rank", "host", "first" (step), "steps" (number), "seconds" (of them all),
      "operators": [[name, kind, calls, own microseconds]], "gpu"}

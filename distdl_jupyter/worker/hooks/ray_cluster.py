@@ -61,10 +61,7 @@ def has_authentication(version: str) -> bool:
 
 @contextlib.contextmanager
 def join_cluster(variable: str) -> Iterator[bool]:
-    """Run a node of the job's Ray cluster. Yield whether this rank only contributes its machine and does not run code.
-
-    ``variable`` is the value of ``DISTDL_RAY`` (JSON). Raises RayStartError, ConnectionError.
-    """
+    """Run a node of the cluster in ``DISTDL_RAY`` (JSON). Yield whether this rank only contributes its machine."""
     node, size = json.loads(variable), int(os.environ["DISTDL_WORLD_SIZE"])
     is_head = os.environ["DISTDL_RANK"] == "0"
     # ``ray.init()`` finds this cluster by its address, and other users cannot connect without the token. Ray listens on

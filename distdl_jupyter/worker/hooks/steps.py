@@ -71,10 +71,7 @@ def _replace(owner: Any, name: str, function: Callable[..., Any], skipping: Call
 
 
 def _switch(is_detailed: bool) -> None:  # noqa: FBT001
-    """Put the functions for a measured step or for skipped steps in place, where no other library has its own.
-
-    Compiled code depends on these functions, so they stay in place once a compiler has started.
-    """
+    """Put the functions for measured or for skipped steps in place, unless compiled code depends on them."""
     for owner, name, skipping, function in _replacements if is_detailed or _is_compiling is bool else ():
         if getattr(owner, name) is (skipping if is_detailed else function):
             setattr(owner, name, function if is_detailed else skipping)
@@ -122,9 +119,8 @@ def _mark_untraced(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _skip_codes(compiler: ModuleType) -> None:
-    if hasattr(compiler, "skip_code"):
-        for code in _codes:
-            compiler.skip_code(code)
+    for code in _codes if hasattr(compiler, "skip_code") else ():
+        compiler.skip_code(code)
 
 
 def _time_calls(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,8 +136,7 @@ def _time_calls(original: Callable[..., Any]) -> Callable[..., Any]:
             recorder.blocked_time += read_clock() - begin
             return result
         _thread_state.is_waiting, begin = True, read_clock()
-        if recorder.gpu is not None:
-            recorder.mark_part("wait", begin)
+        recorder.mark_part("wait", begin)
         try:
             return original(*args, **kwargs)
         finally:
@@ -177,8 +172,7 @@ def _watch_loaders(module: ModuleType) -> None:
             if not recorder.is_detailed or _thread_state.is_waiting:
                 return original(self)
             _thread_state.is_waiting, begin, batch = True, read_clock(), None
-            if recorder.gpu is not None:
-                recorder.mark_part("data", begin)
+            recorder.mark_part("data", begin)
             try:
                 batch = original(self)
                 return batch
@@ -245,10 +239,7 @@ def _watch_backward(autograd: ModuleType) -> None:
 
 
 def _measure_backward(backward: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run a backward pass and record when the rank has finished its part and begins to wait for other ranks.
-
-    The pass starts at ``tensors``, a tensor or a sequence. On a GPU it runs in another thread.
-    """
+    """Run a backward pass (on a GPU in another thread) and record when this rank begins to wait for other ranks."""
     if _thread_state.is_in_backward:
         return backward(tensors, *args, **kwargs)
     recorder.can_skip = True
