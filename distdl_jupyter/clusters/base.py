@@ -446,10 +446,7 @@ class Provisioner(ABC):
 
     @abstractmethod
     def list_choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
-        """Return the values of the option ``field`` for the ``options`` set so far; it may take seconds.
-
-        Raises DistDLError, which names missing options.
-        """
+        """Return the values of an option for the ``options`` set so far. It may take seconds. Raises DistDLError."""
 
     @abstractmethod
     def get_machines(self, options: Any) -> Machines | None:

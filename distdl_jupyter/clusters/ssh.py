@@ -100,10 +100,7 @@ class SshOptions:
 
 
 def parse_hosts(options: SshOptions) -> tuple[Host, ...]:
-    """Return the cluster's hosts in order; the slots of a repeated host are added.
-
-    Raises InvalidSpec if there are no hosts or an entry is invalid; the error names the entry.
-    """
+    """Return the hosts in order; the slots of a repeated host are added. Raises InvalidSpec, which names the entry."""
     if options.hosts and options.hostfile:
         text = "hosts and hostfile are both set. Set only one of them."
         raise InvalidSpec(text, code="hosts-and-hostfile", field="hostfile")
@@ -213,10 +210,7 @@ class SshCluster(AgentCluster):
             return ""
 
     def list_nodes(self, options: SshOptions, timeout: float = _STATE_SECONDS) -> list[NodeInfo]:
-        """Return the hosts in the cluster's order with their last known state, within ``timeout`` seconds.
-
-        Raises InvalidSpec.
-        """
+        """Return the hosts in order with their last known state, within ``timeout`` seconds. Raises InvalidSpec."""
         hosts, started_at = parse_hosts(options), time.monotonic()
         expired_hosts = {host.name: host for host in hosts if _states.get((host, options), (0.0,))[0] <= started_at}
         with connect_temporarily(list(expired_hosts.values()), options, timeout) as (connections, unreachable):

@@ -107,10 +107,7 @@ def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode
 
 
 def copy(job: StagedJob, node: AgentNode) -> None:
-    """Copy the job's files and checkpoints to a host that does not share the folder. Raises HostFailed, LaunchFailed.
-
-    The paths in the payload's description are replaced by those of the host.
-    """
+    """Copy a job's files and checkpoints to a host, with its paths in the payload. Raises HostFailed, LaunchFailed."""
     stream = io.BytesIO()
     try:
         payload = json.loads((job.folder.path / "payload.json").read_text(encoding="utf-8"))
