@@ -70,7 +70,7 @@ def _read_backward(path: Path, end: int, floor: int = 0) -> Iterator[tuple[list[
 
     Each item has about four times as many bytes as the one before; the last one begins at ``floor``.
     """
-    size = 3 * COUNT_INTERVAL_BYTES  # usually contains a ``count``
+    size = 2 * COUNT_INTERVAL_BYTES  # usually contains a ``count``
     while True:
         begin, deleted = end - size, find_deleted_range(path)
         if begin < deleted[1] and end > deleted[0]:  # the deleted bytes do not count

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -46,8 +47,6 @@ def get_requirement() -> str:
 
 def has_java() -> bool:
     """Return whether Java is installed where Spark's scripts search it."""
-    import shutil  # imports all compression modules
-
     home = os.environ.get("JAVA_HOME")
     return Path(home, "bin", "java").exists() if home else shutil.which("java") is not None
 

@@ -34,15 +34,13 @@ _ZERO_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _ERRORS = "surrogatepass"
 #: Minimum characters of a block to use the cache of clean lines.
 _MIN_CACHED_BLOCK = 2_000
-#: Maximum number of cached lines, and their maximum mean size in bytes.
-_MAX_CACHED_LINES, _MAX_MEAN_BYTES = 20_000, 400
+#: Maximum number of cached lines and of cached metric names, and maximum mean size of cached lines in bytes.
+_MAX_CACHED_LINES, _MAX_CACHED_NAMES, _MAX_MEAN_BYTES = 20_000, 10_000, 400
 #: ``user:value`` as in HTTP basic authentication.
 _USER_AND_VALUE = re.compile(r"[^\s:/@]{1,64}:([^\s:/@][^\s]{5,})")
 #: Values of variables such as USE_AUTH or DB_AUTH, which are ordinary words in a log.
 _SWITCHES = frozenset(("enabled", "disabled", "default", "required", "optional", "kerberos", "bearer", "digest",
                        "negotiate", "password", "oauth2", "public", "private", "unlimited"))  # fmt: skip
-#: Maximum number of cached metric names.
-_MAX_CACHED_NAMES = 10_000
 
 
 #: Returns a text with everything masked that matches a pattern of secrets.
