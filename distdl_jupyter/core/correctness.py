@@ -3,7 +3,7 @@
 ``worker.hooks.check`` records the steps in ``check/rank-<n>.json`` of the job's folder. Each file describes loaders,
 layers and weights (``names``, ``shapes``), and has for each step::
 
-    {"batches": {loader: {"pass": number, "samples": [hash]}}, "inputs": [hash], "losses": [number], "random": bool,
+    {"batches": {loader: {"pass": number, "samples": [hash]}}, "inputs": [hash], "random": bool,
      "unsynced": line or None, "local": bool,
      "optimizers": {optimizer: {"rate": number, "before": [tensor], "gradients": [tensor], "after": [tensor]}}}
 
@@ -350,7 +350,7 @@ class _Comparer:
         problem = self._compare_with_reference() if is_averaged and is_same_start else ""
         problem = problem if is_same_start else "the ranks started with different weights"
         if problem:
-            self._left_out.append(f"Losses and gradients were not compared with one process: {problem}.")
+            self._left_out.append(f"Gradients were not compared with one process: {problem}.")
         if self._reference["steps"] and not self._result.findings:
             self._compare_rates()
 

@@ -48,7 +48,7 @@ def check(
 
     The unchanged function runs on two ranks, or as set by ``options`` (those of ``submit``), and exits after
     ``steps`` optimizer steps, as with ``sys.exit()``. Then one process repeats these steps with the ``DataLoader``
-    batches of all ranks, from the same weights. Samples, losses, gradients and weights are compared; ``.findings``
+    batches of all ranks, from the same weights. Samples, gradients and weights are compared; ``.findings``
     lists what is wrong and which line to change.
 
     If a job is passed instead of a function, its code and values are checked.

@@ -13,12 +13,12 @@ def tensors(values):
     return [[str(value), [float(value)]] for value in values]
 
 
-def step(samples, gradients, *, loss=1.0, weights=(5.0, 2.0), rate=0.1, random=False):
+def step(samples, gradients, *, weights=(5.0, 2.0), rate=0.1, random=False):
     """One step of one optimizer with two weights of one element each."""
     after = [w - rate * g for w, g in zip(weights, gradients, strict=True)]
     return {
         "batches": {"0": {"pass": 0, "samples": list(samples)}},
-        "inputs": [], "losses": [loss], "random": random, "unsynced": None, "local": False,
+        "inputs": [], "random": random, "unsynced": None, "local": False,
         "optimizers": {"0": {
             "rate": rate, "before": tensors(weights), "gradients": tensors(gradients), "after": tensors(after),
         }},
@@ -66,12 +66,12 @@ def test_a_sum_names_factor_and_line():
 
 
 def test_other_factors_are_named_too():
-    one = rank(0, step("abcd", (6, 8), loss=2.0))
+    one = rank(0, step("abcd", (6, 8)))
     (found,) = compare(RIGHT, one).findings
     assert found.code == "gradients-scaled"
     assert "gradients are 0.5 times those of one process" in found.text
     assert "instead of summing them" in found.remedy
-    assert codes(RIGHT, rank(0, step("abcd", (9, 12), loss=3.0))) == ["gradients-scaled"]
+    assert codes(RIGHT, rank(0, step("abcd", (9, 12)))) == ["gradients-scaled"]
 
 
 def test_gradients_of_own_samples_are_named_with_their_tensor_and_hide_what_follows():

@@ -1,4 +1,4 @@
-"""Records the samples, losses, gradients and weights of a rank's first training steps, for torch and Horovod.
+"""Records the samples, gradients and weights of a rank's first training steps, for torch and Horovod.
 
 A job in check mode has the variable ``DISTDL_CHECK``, ``{"steps": 3, "replay": folder or ""}``. Each rank writes
 
@@ -99,7 +99,7 @@ class CheckRecording:
 
     def _begin_step(self) -> None:
         flags = {"random": False, "unsynced": None, "local": False}
-        self._step: dict[str, Any] = {"batches": {}, "inputs": [], "losses": [], "optimizers": {}, **flags}
+        self._step: dict[str, Any] = {"batches": {}, "inputs": [], "optimizers": {}, **flags}
         self._has_stepped = False
         #: Whether a forward call is not yet followed by a backward pass, and the random states when the call began.
         self._is_forward = False
@@ -170,7 +170,7 @@ class CheckRecording:
         @patch("backward", "torch.autograd")
         def backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
             self._next_step()
-            self._begin_backward([tensors] if hasattr(tensors, "numel") else list(tensors))
+            self._begin_backward()
             return original(tensors, *args, **kwargs)
 
         @patch("DataLoader.__init__", "torch.utils.data.dataloader")
@@ -286,7 +286,7 @@ class CheckRecording:
         self._step["inputs"] += _hash_samples(inputs)
 
     @guard_method
-    def _begin_backward(self, roots: list[Any]) -> None:
+    def _begin_backward(self) -> None:
         step = self._step
         step["random"] |= self._is_forward and self._random_states != _hash_random_states()
         self._is_forward = False
@@ -295,7 +295,6 @@ class CheckRecording:
         for module, forward_line in self._unsynced_lines.items():
             if forward_line is not None:
                 step["unsynced"] = forward_line if module.require_backward_grad_sync else line
-        step["losses"] += [float(root.detach()) for root in roots if root.numel() == 1]
 
     # optimizers ---------------------------------------------------------------------------------
 
