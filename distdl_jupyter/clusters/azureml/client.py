@@ -390,12 +390,27 @@ def write_code(spec: JobSpec, placement: Placement, plan: Plan, context: Context
     """Write the folder to upload and return it. Raises LaunchFailed."""
     folder = context.folder
     target = folder.path / "azureml" / "code"
+    excluded = (*spec.secret_variables, "DISTDL_JOB_DIR")
+    job_variables = {name: value for name, value in context.variables.items() if name not in excluded}
+    # Azure's mpirun coordinates the ranks, so Horovod's Gloo controller is not used.
+    mpi_variables = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"} if plan.distribution == "mpi" else {}
+    environments = []
+    for slot in placement.ranks:  # Azure sets the rendezvous variables
+        environment = {name: value for name, value in plan.environments[slot.rank].items() if SET_BY_AZURE not in value}
+        environments.append(environment | mpi_variables | variables.build_rank_variables(placement, slot))
+    node_plan = {
+        "ranks": spec.process_count,
+        "per_node": spec.process_count_per_node,
+        "common": {**variables.select_for_remote_ranks(context.inherited), **job_variables},
+        "environments": environments,
+        "data": {source.name: source.variable for source in spec.data},
+    }
     try:
         remove_code(folder)
         target.mkdir(parents=True, mode=0o700)
         (target / "package.zip").write_bytes(variables.build_package().content)
         (target / "launch.py").write_bytes((resources.files(__package__) / "bootstrap.py").read_bytes())
-        (target / "plan.json").write_text(json.dumps(_make_plan(spec, placement, plan, context)), encoding="utf-8")
+        (target / "plan.json").write_text(json.dumps(node_plan), encoding="utf-8")
         payload = json.loads((folder.path / "payload.json").read_text(encoding="utf-8"))
         if payload.get("script"):
             script = Path(payload["script"])
@@ -418,25 +433,6 @@ def write_code(spec: JobSpec, placement: Placement, plan: Plan, context: Context
 def remove_code(folder: JobFolder) -> None:
     """Remove the local folder that ``write_code`` wrote."""
     shutil.rmtree(folder.path / "azureml", ignore_errors=True)
-
-
-def _make_plan(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> dict[str, Any]:
-    """Return the data that every process reads on its node; Azure sets the rendezvous variables there."""
-    excluded = (*spec.secret_variables, "DISTDL_JOB_DIR")
-    job_variables = {name: value for name, value in context.variables.items() if name not in excluded}
-    # Azure's mpirun coordinates the ranks, so Horovod's Gloo controller is not used.
-    mpi_variables = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"} if plan.distribution == "mpi" else {}
-    environments = []
-    for slot in placement.ranks:
-        environment = {name: value for name, value in plan.environments[slot.rank].items() if SET_BY_AZURE not in value}
-        environments.append(environment | mpi_variables | variables.build_rank_variables(placement, slot))
-    return {
-        "ranks": spec.process_count,
-        "per_node": spec.process_count_per_node,
-        "common": {**variables.select_for_remote_ranks(context.inherited), **job_variables},
-        "environments": environments,
-        "data": {source.name: source.variable for source in spec.data},
-    }
 
 
 def build_environment(options: AzureMLOptions, workspace: Workspace, spec: JobSpec, folder: Path) -> Any:
@@ -471,9 +467,5 @@ def build_environment(options: AzureMLOptions, workspace: Workspace, spec: JobSp
     folder.mkdir(mode=0o700, exist_ok=True)
     for file, content in {"Dockerfile": dockerfile, **files}.items():
         (folder / file).write_text(content, encoding="utf-8")
-    return Environment(
-        name=IMAGE_NAME,
-        version=version,
-        build=BuildContext(path=str(folder), dockerfile_path="Dockerfile"),
-        description="Open MPI, PyTorch and Horovod, by distdl_jupyter.",
-    )
+    build = BuildContext(path=str(folder), dockerfile_path="Dockerfile")
+    return Environment(name=IMAGE_NAME, version=version, build=build, description="Made by distdl_jupyter.")

@@ -124,13 +124,12 @@ class AzureMLCluster(Cluster, Provisioner):
         """Return the remedy if an option is missing, or if azure-ai-ml is not installed."""
         try:
             self.validate(options)
-            if find_spec("azure.ai.ml") is not None:
-                return ""
+            is_installed = find_spec("azure.ai.ml") is not None
         except InvalidSpec as error:
             return str(error)
         except ModuleNotFoundError:  # of a parent package
-            pass
-        return "azure-ai-ml is not installed. Run: pip install 'distdl-jupyter[azure]'"
+            is_installed = False
+        return "" if is_installed else "azure-ai-ml is not installed. Run: pip install 'distdl-jupyter[azure]'"
 
     def validate(self, options: AzureMLOptions) -> None:
         """Raise InvalidSpec if a required option is missing."""
