@@ -27,7 +27,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from distdl_jupyter.capture.notebook import CodeLocation, read_code_text
-from distdl_jupyter.capture.references import READ_OPS, WRITE_OPS, find_reads, iter_instructions
+from distdl_jupyter.capture.references import ANNOTATIONS_NAME, READ_OPS, WRITE_OPS, find_reads, iter_instructions
 from distdl_jupyter.core.errors import UndefinedName
 from distdl_jupyter.core.source import get_dotted_name, parse, try_parse
 from distdl_jupyter.worker.frames import deep_recursion
@@ -35,7 +35,7 @@ from distdl_jupyter.worker.frames import deep_recursion
 #: Names that Python sets in every module and class body.
 _PYTHON_NAMES = {
     *("__name__", "__file__", "__doc__", "__builtins__", "__spec__", "__package__", "__loader__", "__annotations__"),
-    *("__cached__", "__class__", "__module__", "__qualname__"),
+    *("__cached__", "__class__", "__module__", "__qualname__", ANNOTATIONS_NAME, "__conditional_annotations__"),
 }
 #: Notebook names that ranks also have (``_`` is also the usual name of gettext's function).
 _RANK_NAMES = {"display", "_"}
@@ -209,13 +209,14 @@ def _remove_body(node: Any) -> Any:
 
 
 def _find_inner_reads(code: CodeType) -> tuple[set[str], set[str]]:
-    """Return the names read in lambdas, comprehensions and class bodies now, and those read in functions later."""
+    """Return the names read in lambdas, comprehensions, annotations and class bodies now, and in functions later."""
     direct, deferred = set[str](), set[str]()
     for part in code.co_consts:
         if not isinstance(part, CodeType):
             continue
-        if part.co_flags & inspect.CO_OPTIMIZED or part.co_name.startswith("<"):
-            (direct if part.co_name.startswith("<") else deferred).update(find_reads(part))
+        is_direct = part.co_name == ANNOTATIONS_NAME or part.co_name.startswith("<")
+        if part.co_flags & inspect.CO_OPTIMIZED or is_direct:
+            (direct if is_direct else deferred).update(find_reads(part, with_annotations=True))
             continue
         steps = list(dis.get_instructions(part))
         reads = {step.argval for step in steps if step.opname in READ_OPS}

@@ -157,6 +157,8 @@ def order_values(names: Iterable[str], namespace: Mapping[str, Any]) -> dict[str
 
 READ_OPS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 WRITE_OPS = ("STORE_GLOBAL", "DELETE_GLOBAL")
+#: The name of the code that evaluates annotations (Python 3.14).
+ANNOTATIONS_NAME = "__annotate__"
 
 
 def iter_code_objects(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -179,11 +181,18 @@ def find_imports(code: types.CodeType) -> list[str]:
     return list(dict.fromkeys(name.partition(".")[0] for name in names if name))
 
 
-def find_reads(compiled: types.CodeType, skipped: Collection[int] = ()) -> dict[str, int]:
-    """Return the global names that compiled code reads, each with its first line outside the skipped ones."""
+def find_reads(
+    compiled: types.CodeType, skipped: Collection[int] = (), *, with_annotations: bool = False
+) -> dict[str, int]:
+    """Return the global names that compiled code reads, each with its first line outside the skipped ones.
+
+    Since Python 3.14, annotations are evaluated only on request, for example by a dataclass (PEP 649).
+    """
     lines: dict[str, int] = {}
     for part in iter_code_objects(compiled):
-        for step in dis.get_instructions(part) if part.co_name != "__annotate__" else ():
+        if part.co_name == ANNOTATIONS_NAME and not with_annotations:
+            continue
+        for step in dis.get_instructions(part):
             line = (step.positions and step.positions.lineno) or part.co_firstlineno
             if step.opname in READ_OPS and line not in skipped:
                 lines[step.argval] = min(line, lines.get(step.argval, line))

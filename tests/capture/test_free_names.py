@@ -42,6 +42,7 @@ TAKEN = {
         "Base", "M", "size", "helper", "n",
     },
     "class A:\n    def f(self):\n        return A": set(),
+    "@dataclass\nclass A:\n    x: Shape\n    y: list[Out] = 1": {"dataclass", "Shape", "list", "Out"},
     "class A:\n    def f(self):\n        return helper\ndef helper(): pass\nA().f()": set(),
     "class A:\n    def f():\n        return x\n    y = f()\nx = 1": {"f", "x"},
     "def f():\n    return x\nx = 1\nf()": set(),

@@ -307,7 +307,7 @@ def test_a_running_job_is_neither_removed_nor_resumed():
     [
         (
             {"distributed_backend": "horovdo"},
-            "Did you mean horovod-mpi or horovod-gloo",
+            "Did you mean horovod-(mpi or horovod-gloo|gloo or horovod-mpi)",
         ),
         ({"nodes": 2}, "Did you mean node_count"),
         ({"process_count_per_node": 0}, "must be an integer from 1 to 100,000, not"),
