@@ -436,12 +436,15 @@ def connect_temporarily(
 # sent over standard input, so the command line reveals nothing about the job.
 
 _SETTINGS = {
+    # Options that older versions of ssh do not support.
+    "IgnoreUnknown": "StdinNull,SessionType,ForkAfterAuthentication",
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",
     "UpdateHostKeys": "no",
     "PasswordAuthentication": "no",
     "KbdInteractiveAuthentication": "no",
     "ConnectTimeout": str(CONNECT_SECONDS),
+    "ConnectionAttempts": "1",
     "ServerAliveInterval": "3",  # seconds; ssh detects a dead connection after two intervals
     "ServerAliveCountMax": "2",
     "ControlMaster": "no",
@@ -451,6 +454,9 @@ _SETTINGS = {
     "ClearAllForwardings": "yes",
     "PermitLocalCommand": "no",
     "RemoteCommand": "none",
+    "StdinNull": "no",
+    "SessionType": "default",
+    "ForkAfterAuthentication": "no",
     "LogLevel": "ERROR",
 }
 #: Starts Python from any login shell, including csh and fish, because the single-quoted text contains no single quote,
