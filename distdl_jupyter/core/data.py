@@ -211,6 +211,7 @@ SCRIPT_METADATA = re.compile(r"(?m)^# /// script\s*$\s(?P<content>(^#(| .*)$\s)+
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://(?:([^\s;\"'/]*)@)?([^\s;\"'/:]*)[^\s;\"']*", re.IGNORECASE)
 #: A line of requirements that only this machine can read.
 _LOCAL_REQUIREMENT = re.compile(r"[./~]|file:|-[erc]\b|--(editable|requirement|constraint)\b")
+_INCLUDE = re.compile(r"\s*(?:-r|--requirement)[\s=]\s*(?P<path>[^\s#]+)")
 _FORMATS_HINT = "Use requirements.txt, pylock.toml, or a script with inline dependencies (PEP 723)."
 
 
@@ -238,7 +239,7 @@ def read_requirements(source: str, folder: Path) -> str:
 
     A path is relative to ``folder``; a ``source`` that ends with a newline is already the text.
     """
-    text = source if not source or source.endswith("\n") else _read_file(folder / Path(source).expanduser())
+    text = source if not source or source.endswith("\n") else _read_file(folder / Path(source).expanduser(), set())
     _reject_passwords(text, "requirements")
     if is_lock_file(text):
         return text
@@ -251,7 +252,9 @@ def read_requirements(source: str, folder: Path) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _read_file(path: Path) -> str:
+def _read_file(path: Path, visited: set[Path]) -> str:
+    """Return the requirements in a file and in those that it includes, each file once."""
+    visited.add(path.resolve())
     if path.suffix in (".lock", ".yml", ".yaml"):
         message = f"requirements cannot be {path.name}, because only another tool reads that file."
         hint = f"{_FORMATS_HINT} For conda, list the packages in conda_packages."
@@ -262,7 +265,16 @@ def _read_file(path: Path) -> str:
         reason = getattr(error, "strerror", None) or "it is not a text file"
         message = f"requirements cannot be read from {path}: {reason}."
         raise _make_error("requirements-unreadable", message, _FORMATS_HINT, "requirements") from None
-    return parse_script(text, path.name) if path.suffix == ".py" else text.rstrip("\n") + "\n"
+    if path.suffix == ".py":
+        return parse_script(text, path.name)
+    lines: list[str] = []
+    for line in text.rstrip("\n").split("\n"):
+        include = _INCLUDE.match(line)
+        if include is None:
+            lines.append(f"{line}\n")
+        elif (included := path.parent / include["path"]).resolve() not in visited:
+            lines.append(_read_file(included, visited))
+    return "".join(lines)
 
 
 def parse_script(text: str, name: str) -> str:

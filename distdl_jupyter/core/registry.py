@@ -51,6 +51,10 @@ def get(kind: Kind, name: str) -> Any:
     except Exception as error:
         message = f"The {kind[:-1]} {name!r} cannot be loaded: {type(error).__name__}: {error}."
         hint = f"It comes from {point.value!r}. Reinstall the package that provides it."
+        if isinstance(error, ModuleNotFoundError) and point.dist is not None:
+            extras = point.dist.metadata.get_all("Provides-Extra") or ()
+            if extra := next(filter(name.startswith, extras), ""):  # "azure" for the cluster azureml
+                hint = f"Install it: pip install '{point.dist.name}[{extra}]'"
         raise PluginUnavailable(message, code="plugin-not-loadable", hint=hint) from error
 
 

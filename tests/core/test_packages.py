@@ -58,12 +58,14 @@ def test_no_token_of_a_conda_channel_is_kept_with_a_job():
     assert data.check_packages(["https://conda.anaconda.org/lab::torch"], "conda_packages")
 
 
-def test_a_file_of_requirements_is_read(tmp_path):
+def test_a_file_of_requirements_is_read_with_what_it_includes(tmp_path):
+    (tmp_path / "more").mkdir()
     (tmp_path / "requirements.txt").write_text(
-        "# what trains\nnumpy>=2  # arrays\nsix \\\n  ==1.17.0\n--extra-index-url https://example.org/simple\n"
+        "# what trains\n-r more/base.txt  # for all\nnumpy>=2  # arrays\nsix \\\n  ==1.17.0\n--extra-index-url https://example.org/simple\n"
     )
+    (tmp_path / "more" / "base.txt").write_text("--requirement=../requirements.txt\nrich")
     assert data.read_requirements("requirements.txt", tmp_path) == (
-        "numpy>=2\nsix    ==1.17.0\n--extra-index-url https://example.org/simple\n"
+        "rich\nnumpy>=2\nsix    ==1.17.0\n--extra-index-url https://example.org/simple\n"
     )
 
 
@@ -94,7 +96,6 @@ def test_a_script_states_its_own_packages(tmp_path):
     "line",
     [
         "-e .",
-        "-r more/base.txt",
         "--constraint=limits.txt",
         "./wheels/tool.whl",
         "/opt/tool.whl",

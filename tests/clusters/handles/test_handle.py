@@ -7,7 +7,8 @@ import pytest
 
 import distdl_jupyter
 from distdl_jupyter import add_cluster, clusters
-from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, InvalidSpec
+from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, InvalidSpec, PluginUnavailable
+from tests import plugin
 
 
 def test_the_name_can_be_called_whatever_was_imported_first():
@@ -59,3 +60,26 @@ def test_a_cluster_is_added_shown_changed_and_removed(rack):
 def test_a_mistake_is_answered_with_one_sentence_and_the_remedy(rack, make, error, says):
     with pytest.raises(error, match=says):
         make()
+
+
+NEEDY = """
+    import ray_of_nowhere
+    class Needy: pass
+"""
+
+
+def test_a_missing_dependency_is_answered_with_the_command_that_installs_it(tmp_path, monkeypatch):
+    plugin.install(tmp_path, monkeypatch, NEEDY, {"clusters": {"needy": "Needy"}})
+    (info,) = tmp_path.glob("site-*/*.dist-info")
+    metadata = info / "METADATA"
+    extra = 'Provides-Extra: needy\nRequires-Dist: ray-of-nowhere>=2; extra == "needy"\n'
+    metadata.write_text(metadata.read_text() + extra)
+    plugin.forget()
+    try:
+        with pytest.raises(PluginUnavailable) as refused:
+            add_cluster("mini", "needy")
+        package = info.name.partition("-")[0]
+        assert refused.value.hint == f"Install it: pip install '{package}[needy]'"
+        assert f"pip install '{package}[needy]'" in repr(clusters())
+    finally:
+        plugin.forget()
