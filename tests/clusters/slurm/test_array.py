@@ -89,7 +89,7 @@ def test_a_sweep_that_is_stopped_leaves_nothing_in_the_queue_and_goes_on_in_anot
     wait_for(lambda: len(running(slurm)) == 2, what="two trials that run")
     found.stop()
     wait_for(lambda: found.state is State.CANCELED, what="the end of the sweep")
-    assert slurm_jobs(slurm) == {}
+    wait_for(lambda: slurm_jobs(slurm) == {}, what="the end of a task that has just started")
     first = {root_of(task) for task in tasks()}
     swept.go.touch()
     found.resume().wait(120)
