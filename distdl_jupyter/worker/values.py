@@ -7,10 +7,11 @@ that are known to be safe. Other values are described by their class.
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import pickle
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -37,20 +38,36 @@ def save(folder: Path, rank: int, value: Any) -> tuple[int, str]:
     return len(data), problem
 
 
+class _BoundedFile(io.BytesIO):
+    """An in-memory file with a maximum size in bytes, so that a large value is refused before it fills the memory."""
+
+    max_bytes, is_full = math.inf, False
+
+    def write(self, data: Any, /) -> int:
+        """Append bytes. Raises OSError beyond the limit."""
+        self.is_full = self.tell() + memoryview(data).nbytes > self.max_bytes
+        if self.is_full:
+            raise OSError
+        return super().write(data)
+
+
 def to_pickle(value: Any, subject: str, max_bytes: float = math.inf) -> tuple[bytes, str]:
     """Return (pickle, ""), or (b"", a sentence with the reason) if it fails or exceeds ``max_bytes``."""
-    dumps: Callable[[Any], bytes] = pickle.dumps
+    file, dump = _BoundedFile(), pickle.dump
+    file.max_bytes = max_bytes
     text, remedy = f"{subject} is of type {type(value).__name__}", "a part of it, or write it to a file"
     try:
         if type(value) not in _PLAIN_TYPES:
             with contextlib.suppress(ImportError):  # the host may have only this package's worker folder
                 import cloudpickle
 
-                dumps = cloudpickle.dumps
-        if len(data := dumps(value)) <= max_bytes:
-            return data, ""
-        text += f" and exceeds {max_bytes // 2**20:.0f} MB"
+                dump = cloudpickle.dump
+        dump(value, file)
+        return file.getvalue(), ""
     except Exception as error:  # noqa: BLE001  user code runs here and can raise anything
+        if file.is_full:
+            text += f" and exceeds {max_bytes // 2**20:.0f} MB"
+            return b"", f"{text}, so only its text is returned. End the cell with {remedy}."
         reason = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200].rstrip(".")
         text += f", which cannot be pickled ({reason})"
         remedy = "plain data, arrays or a state_dict"

@@ -101,9 +101,12 @@ def test_process_of_another_user_is_named_with_its_user(monkeypatch):
     assert (process["kind"], bool(process["user"])) == ("other", True)
 
 
-def test_processes_that_are_not_visible_are_left_out():
-    """In a container, the driver's numbers are those of the host, and one of them is this process."""
-    assert others(4194001, "Process 4194000 has 3.00 GiB memory in use.") == []
+def test_hidden_processes_are_listed_only_if_this_process_is_known():
+    """In a container, the driver's numbers are those of the host, and one of them may be this process."""
+    text = "Process 4194000 has 3.00 GiB memory in use."
+    assert others(4194001, text) == []
+    assert [one["kind"] for one in others(4194001, this_process=2 * GIB)] == ["hidden"]
+    assert [one["pid"] for one in others(os.getpid(), text)] == [4194000]
 
 
 def process(kind, size=3 * GIB, **fields):
@@ -149,7 +152,7 @@ def test_error_of_a_rank_has_the_facts_as_fields_and_as_a_sentence(folder):
     error = ranks.run(folder.cell(code)).error
     assert error["code"] == "gpu-memory-full"
     assert error["gpu_memory"]["requested"] == 2093796557
-    assert "processes" not in error["gpu_memory"]  # it is not visible here
+    assert error["gpu_memory"]["processes"][0]["pid"] == 2493055
     assert "1.95 GiB requested, 1.58 GiB free of 14.57 GiB" in error["hint"]
     assert reports.parse({"type": "result", "ok": False, "error": error})
     broken = {**error, "gpu_memory": {"processes": [[1]]}}

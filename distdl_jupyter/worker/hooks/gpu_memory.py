@@ -11,7 +11,8 @@ The data is a JSON object; unknown fields are missing, and sizes are in bytes::
      "processes": [{"pid", "size", "kind", "name", "user", "job", "rank"}],
      "lines": [{"label", "line", "size" and "count" of the live blocks that the line allocated}]}
 
-``kind`` is job (a rank of ``job``), own (another process of this user) or other (a process of ``user``).
+``kind`` is job (a rank of ``job``), own (another process of this user), other (a process of ``user``) or hidden (for
+example outside the container).
 """
 
 from __future__ import annotations
@@ -127,26 +128,31 @@ def list_lines(snapshot: Mapping[str, Any], device: int | None, locate: FrameLoc
 
 
 def identify_processes(memory: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the other processes that are visible from here (in a container, those inside it), largest first."""
-    others = [
-        process | _read_process(process["pid"]) for process in memory["processes"] if process["pid"] != os.getpid()
-    ]
-    return sorted((row for row in others if "kind" in row), key=lambda row: row["size"], reverse=True)
+    """Return the other processes, largest first.
+
+    In a container the driver reports process ids of the host, so a hidden process may be this one. Hidden processes are
+    therefore left out, unless torch's message says which one is this process.
+    """
+    processes = memory["processes"]
+    others = [process | _read_process(process["pid"]) for process in processes if process["pid"] != os.getpid()]
+    is_listed = "this_process" in memory or len(others) < len(processes)
+    others = [process for process in others if is_listed or process["kind"] != "hidden"]
+    return sorted(others, key=lambda process: process["size"], reverse=True)
 
 
 def _read_process(pid: int) -> dict[str, str]:
-    """Return the kind, name and owner of a process from ``/proc``, or {} if it is not visible."""
-    folder = Path("/proc", str(pid))
+    """Return the kind, name and owner of a process from ``/proc``."""
+    folder, details = Path("/proc", str(pid)), {"kind": "hidden", "name": "", "user": "", "job": "", "rank": ""}
     try:
         owner = folder.stat().st_uid
         command = [part.decode(errors="replace") for part in (folder / "cmdline").read_bytes().split(b"\0") if part]
     except OSError:
-        return {}
+        return details
     # Arguments other than the script or module are omitted, because they may be secret.
     script = next((Path(argument).name for argument in command[1:] if argument.endswith(".py")), "")
     script = f"-m {command[2]}" if command[1:2] == ["-m"] and len(command) > 2 else script
     name = f"{Path(command[0]).name} {script}".rstrip() if command else ""
-    details = {"kind": "own", "name": name, "user": "", "job": "", "rank": ""}
+    details |= {"kind": "own", "name": name}
     if owner != os.getuid():
         details |= {"kind": "other", "user": str(owner)}
         with contextlib.suppress(KeyError):  # the owner has no name
@@ -203,6 +209,8 @@ def _format_process(process: Mapping[str, Any]) -> str:
     name = f"Process {pid}" + (f" ({process['name']})" if process["name"] else "")
     if process["kind"] == "own":
         return f"{name} of yours {usage}: stop it with `kill {pid}`, or restart its kernel if it is a notebook."
+    if process["kind"] == "hidden":
+        return f"{name}, which is not visible from here, {usage}: use another GPU, or check nvidia-smi."
     return f"{name} of user {user} {usage}: ask {user}, or use another GPU."
 
 
