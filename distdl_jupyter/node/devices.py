@@ -3,10 +3,9 @@
 No framework is imported and no device is opened. A partitioned GPU (MIG) counts as its instances, each of which serves
 one process. NVML is read through nvidia-ml-py; it reports memory for an instance, but not its utilization.
 
-The files, processes and bytes of memory that this user has left are read anew in every call; None means unlimited or
-unknown. Threads count as processes. The kernel counts out-of-memory kills for each control group and for the whole host
-(cgroups(7): memory.events of version 2, memory.oom_control of version 1, and oom_kill in /proc/vmstat); it does not
-name processes.
+The bytes of memory that this user has left are read anew in every call; None means unlimited or unknown. The kernel
+counts out-of-memory kills for each control group and for the whole host (cgroups(7): memory.events of version 2,
+memory.oom_control of version 1, and oom_kill in /proc/vmstat); it does not name processes.
 """
 
 from __future__ import annotations
