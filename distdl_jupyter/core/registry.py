@@ -119,9 +119,10 @@ def resolve_label(name: str) -> str:
 def load_backend(label: str, values: dict[str, Any]) -> tuple[Any, Any]:
     """Return the backend of ``label`` and its options, changed by ``values``. Raises InvalidSpec, PluginUnavailable."""
     label = resolve_label(label)
-    name = label.partition("-")[0]  # every label begins with the name of its backend
-    plugin = get("backends", name) if name in list_names("backends") else None
-    if plugin is None or label not in (plugin.labels or (name,)):
+    # Every label begins with the name of its backend, which may contain a hyphen.
+    names = [name for name in list_names("backends") if f"{label}-".startswith(f"{name}-")]
+    plugin = get("backends", max(names, key=len)) if names else None
+    if plugin is None or label not in (plugin.labels or (plugin.name,)):
         message = describe_unknown(label, map_labels(), "distributed backend")
         raise InvalidSpec(message, code="backend-unknown", field="distributed_backend")
-    return plugin, check_options("backends", name, {**plugin.labels.get(label, {}), **values})
+    return plugin, check_options("backends", plugin.name, {**plugin.labels.get(label, {}), **values})

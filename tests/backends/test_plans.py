@@ -7,6 +7,7 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.spec import JobSpec
+from tests import plugin
 
 
 def placement(nodes, per_node, gpus=0, remote_shell=()):
@@ -184,3 +185,15 @@ improperly. There are three reasons this could occur:
 )
 def test_the_rank_named_by_mpirun_is_parsed(text, expected):
     assert parse_first_exit(text) == expected
+
+
+def test_a_backend_may_have_a_hyphen_in_its_name(tmp_path, monkeypatch):
+    code = """
+        from distdl_jupyter.backends.plain import PlainBackend
+        class Xla(PlainBackend):
+            name = "torch-xla"
+            labels = {}
+    """
+    plugin.install(tmp_path, monkeypatch, code, {"backends": {"torch-xla": "Xla"}})
+    assert registry.load_backend("torch-xla", {})[0].name == "torch-xla"
+    assert registry.load_backend("torch", {})[0].name == "torch"
