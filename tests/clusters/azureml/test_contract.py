@@ -1,10 +1,14 @@
 """The contract of clusters, held by a workspace of Azure ML whose jobs run on this machine."""
 
+import contextlib
+
 import pytest
 
+from distdl_jupyter.clusters.azureml.client import SET_BY_AZURE
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import Service
 from distdl_jupyter.testing import ClusterContract
+from distdl_jupyter.testing.sample import RunListener
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
@@ -20,6 +24,17 @@ class TestTwoNodes(ClusterContract):
         type(self).options = ml.options
         ml.grace = 4.0
         self.ml = ml
+
+    def test_a_placement_has_free_ports_and_every_rank_has_streams_of_its_own(self):
+        """Azure chooses the addresses and ports when the nodes have started."""
+        sample = self.make_sample("print(1)")
+        placement = sample.place(ports=3, rank_ports=2)
+        assert set(placement.ports) == {SET_BY_AZURE}
+        assert [slot.rank for slot in placement.ranks] == list(range(self.ranks))
+        with contextlib.closing(RunListener(sample.start(placement), sample.nonce)) as listener:
+            streams = {(stream.rank, stream.name) for stream in listener.run.streams if stream.rank is not None}
+            assert streams == {(rank, name) for rank in range(self.ranks) for name in ("out", "err")}
+            listener.wait_until_ended(self.ranks, self.timeout)
 
     def test_a_service_that_never_is_ready_ends_the_start(self):
         """No service can be started there: Azure's own distribution lets the ranks meet."""

@@ -111,7 +111,7 @@ def test_without_free_executors_a_job_waits_and_says_so_and_so_does_a_check(on_s
     (row,) = SparkCluster().run_checks(SparkOptions(**on_spark.options))
     assert (row.level, row.code) == ("error", "spark-no-executor")
     assert row.message == "No Spark executor was free within 20 s: waiting for 1 Spark executor with 1 core."
-    assert "when its other jobs have ended" in row.remedy
+    assert "when Spark's other jobs have ended" in row.remedy
     holder.cancel(now=True)
     assert [value for value, _ in waiting.results()] == [3.0, 3.0]
 
