@@ -53,7 +53,9 @@ def read(folder: Path) -> Payload:
     try:
         with owned.open_own(folder / "payload.json") as file:
             data = json.load(file)
-    except (OSError, ValueError) as error:
+        if not isinstance(data, dict):
+            raise TypeError("it is not a JSON object")  # noqa: TRY301
+    except (OSError, ValueError, TypeError) as error:
         raise LoadError(f"The job's payload {folder / 'payload.json'} cannot be read: {error}.") from error
     if (number := data.get("format")) != FORMAT:
         text = f"The job's payload has format {number}, but this version of distdl-jupyter reads format {FORMAT}."
