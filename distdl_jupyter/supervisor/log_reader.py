@@ -14,6 +14,7 @@ import functools
 import os
 import re
 import selectors
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -99,6 +100,8 @@ class LogReader:
         self._ready: deque[_Source] = deque()
         self._pending_at = time.monotonic() + _PENDING_SECONDS
         self._pace = channels.ReadPace()
+        #: An event that is never set. Unlike ``time.sleep``, waiting for it works with a faked clock (libfaketime).
+        self._never = threading.Event()
         self._wake_read, self._wake_write = os.pipe()
         for fd in (self._wake_read, self._wake_write):
             os.set_blocking(fd, False)
@@ -134,7 +137,7 @@ class LogReader:
         read in rounds with pauses between them, because many small reads would take CPU time from the ranks.
         """
         if not self._ready:
-            time.sleep(self._pace.compute_pause())
+            self._never.wait(self._pace.compute_pause())
             for key, _ in self._selector.select(0.0 if self._fed else seconds):
                 if key.data is not None:
                     self._ready.append(key.data)
