@@ -71,6 +71,7 @@ class EventsHandler(WebSocketMixin, WebSocketHandler, Handler):
         """Stop sending messages."""
         if self._send_task is not None:
             self._send_task.cancel()
+            self._send_task = None  # the task refers to this handler
             self._subscriber.close()
         self.app.feeds.pages.discard(self)
 
@@ -87,6 +88,7 @@ class EventsHandler(WebSocketMixin, WebSocketHandler, Handler):
                     messages.append(encode(Heartbeat(time.time(), "alive")))
                 # Wait until they are sent: a slow page delays only its own messages.
                 await asyncio.gather(*(self.write_message(message) for message in messages))
+                messages.clear()  # a job list can take megabytes
                 await self._subscriber.wait(max(0.0, next_check - time.monotonic()))
         except WebSocketClosedError:
             return
