@@ -199,9 +199,11 @@ def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, conte
     inherited = context.inherited.items()
     variables = {name: value for name, value in inherited if name.startswith(prefixes) or not is_secret(name, value)}
     agent = LocalAgent(spec, context.folder.path)
+
+    def start(node: int) -> Stager:
+        return Stager(node, hosts[node], agent, "", {}, variables)  # folders of this machine are used directly
+
     try:
-        # Folders of this machine are used directly.
-        start = lambda node: Stager(node, hosts[node], agent, "", {}, variables)  # noqa: E731
         return run_stagers(start, sorted(hosts), staging, context.report)
     except OSError as error:
         raise machine.make_launch_error("Cannot start the program that copies the data", error) from error

@@ -263,8 +263,12 @@ class SshCluster(AgentCluster):
             """Connect to hosts; return the unreachable ones."""
             count = plural(len(hosts), "host")
             context.report("stage", f"connecting to {count}")
-            report = lambda done: context.report("stage", f"connected to {done} of {count}")  # noqa: E731
-            connections, unreachable = reach_all(hosts, options, spec.python, report=report)
+            connections, unreachable = reach_all(
+                hosts,
+                options,
+                spec.python,
+                report=lambda done: context.report("stage", f"connected to {done} of {count}"),
+            )
             self._connections += connections
             return unreachable
 

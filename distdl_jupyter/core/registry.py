@@ -107,11 +107,17 @@ def map_labels() -> dict[str, str]:
     return {label: plugin.name for plugin in load_backends() for label in plugin.labels or (plugin.name,)}
 
 
+def _find_backend(label: str) -> str:
+    """Return the backend with whose name the label begins, or "". The name may contain a hyphen."""
+    names = (name for name in list_names("backends") if f"{label}-".startswith(f"{name}-"))
+    return max(names, key=len, default="")
+
+
 def resolve_label(name: str) -> str:
     """Return the canonical label of a backend ("horovod-mpi" for "mpi"), or other names unchanged."""
-    backend = name.partition("-")[0]  # if a backend has this name, the others need not be loaded
+    backend = _find_backend(name)  # if there is one, the others need not be loaded
     with contextlib.suppress(PluginUnavailable):
-        plugins = [get("backends", backend)] if backend in list_names("backends") else load_backends()
+        plugins = [get("backends", backend)] if backend else load_backends()
         return next((plugin.aliases[name] for plugin in plugins if name in plugin.aliases), name)
     return name
 
@@ -119,10 +125,9 @@ def resolve_label(name: str) -> str:
 def load_backend(label: str, values: dict[str, Any]) -> tuple[Any, Any]:
     """Return the backend of ``label`` and its options, changed by ``values``. Raises InvalidSpec, PluginUnavailable."""
     label = resolve_label(label)
-    # Every label begins with the name of its backend, which may contain a hyphen.
-    names = [name for name in list_names("backends") if f"{label}-".startswith(f"{name}-")]
-    plugin = get("backends", max(names, key=len)) if names else None
-    if plugin is None or label not in (plugin.labels or (plugin.name,)):
+    name = _find_backend(label)
+    plugin = get("backends", name) if name else None
+    if plugin is None or label not in (plugin.labels or (name,)):
         message = describe_unknown(label, map_labels(), "distributed backend")
         raise InvalidSpec(message, code="backend-unknown", field="distributed_backend")
-    return plugin, check_options("backends", plugin.name, {**plugin.labels.get(label, {}), **values})
+    return plugin, check_options("backends", name, {**plugin.labels.get(label, {}), **values})

@@ -191,13 +191,10 @@ class LiveJob:
 
     def _encode_curve(self, request: CurveRequest, key: str) -> WireMessage:
         reader, metric = self._open_reader, key.rpartition(" ")[0]
-        from_output = metric in reader.view.output_metrics
-        view = curve.make_curve(
-            reader.curves, metric, mode=request.mode, source_job=reader.source_job, from_output=from_output
-        )
-        return WireMessage(
-            encode(from_fields(CurveMessage, view, id=self.id, requested=request.metric, key=key, type="curve")), key
-        )
+        is_parsed, source_job = metric in reader.view.output_metrics, reader.source_job
+        view = curve.make_curve(reader.curves, metric, mode=request.mode, source_job=source_job, from_output=is_parsed)
+        message = from_fields(CurveMessage, view, id=self.id, requested=request.metric, key=key, type="curve")
+        return WireMessage(encode(message), key)
 
     def get_resources_key(self) -> str:
         """Return the key of the current resource usage and step times, or "" if there are none."""

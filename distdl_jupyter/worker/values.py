@@ -55,7 +55,6 @@ def to_pickle(value: Any, subject: str, max_bytes: float = math.inf) -> tuple[by
     """Return (pickle, ""), or (b"", a sentence with the reason) if it fails or exceeds ``max_bytes``."""
     file, dump = _BoundedFile(), pickle.dump
     file.max_bytes = max_bytes
-    text, remedy = f"{subject} is of type {type(value).__name__}", "a part of it, or write it to a file"
     try:
         if type(value) not in _PLAIN_TYPES:
             with contextlib.suppress(ImportError):  # the host may have only this package's worker folder
@@ -65,13 +64,12 @@ def to_pickle(value: Any, subject: str, max_bytes: float = math.inf) -> tuple[by
         dump(value, file)
         return file.getvalue(), ""
     except Exception as error:  # noqa: BLE001  user code runs here and can raise anything
-        if file.is_full:
-            text += f" and exceeds {max_bytes // 2**20:.0f} MB"
-            return b"", f"{text}, so only its text is returned. End the cell with {remedy}."
         reason = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200].rstrip(".")
-        text += f", which cannot be pickled ({reason})"
-        remedy = "plain data, arrays or a state_dict"
-    return b"", f"{text}, so only its text is returned. End the cell with {remedy}."
+        problem, remedy = f", which cannot be pickled ({reason})", "plain data, arrays or a state_dict"
+        if file.is_full:
+            problem, remedy = f" and exceeds {max_bytes // 2**20:.0f} MB", "a part of it, or write it to a file"
+    text = f"{subject} is of type {type(value).__name__}{problem}, so only its text is returned."
+    return b"", f"{text} End the cell with {remedy}."
 
 
 def to_text(value: Any) -> str:

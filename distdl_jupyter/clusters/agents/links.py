@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents import connection
 from distdl_jupyter.clusters.agents.agent import Host
-from distdl_jupyter.clusters.agents.connection import AGENT_TIMEOUT, READ_BYTES, Connection, Link, start_all
+from distdl_jupyter.clusters.agents.connection import AGENT_TIMEOUT, READ_BYTES, Connection, Link, get_loop, start_all
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import channels, folder
 from distdl_jupyter.node.channels import Inbox
@@ -81,11 +80,11 @@ class Tail:
                     await asyncio.sleep(_POLL_SECONDS)
             inbox.feed(b"")
 
-        asyncio.run_coroutine_threadsafe(feed(), connection.get_loop())
+        asyncio.run_coroutine_threadsafe(feed(), get_loop())
         return inbox
 
 
-class FolderLink(Tail, connection.Link):
+class FolderLink(Tail, Link):
     """The link to the agent of one node. ``explain_loss`` returns the reason if the node is lost, else "".
 
     With ``takeover``, wait until the agent has read the messages of an earlier supervisor. Raises LaunchFailed.
@@ -96,7 +95,7 @@ class FolderLink(Tail, connection.Link):
     max_idle_seconds = math.inf
 
     def __init__(self, run: Path, node: int, explain_loss: Callable[[], str], *, takeover: bool = False) -> None:
-        connection.Link.__init__(self)
+        Link.__init__(self)
         inbox, position_file, outbox = folder.get_file_names(node)
         Tail.__init__(self, run / outbox, explain_loss)
         self._inbox_path, self._position_path = run / inbox, run / position_file
@@ -250,7 +249,7 @@ class AgentListener:
         self.connect_info = {"host": host, "port": port, "certificate": certificate, "secret": self._secret}
         #: The tasks of unproven connections, and when each was accepted.
         self._unproven: dict[asyncio.Task[None], float] = {}
-        self._accept_task = asyncio.run_coroutine_threadsafe(self._accept(), connection.get_loop())
+        self._accept_task = asyncio.run_coroutine_threadsafe(self._accept(), get_loop())
 
     @property
     def shares_hosts(self) -> bool:
@@ -314,12 +313,12 @@ class AgentListener:
                 task.cancel()
             self._socket.close()
 
-        connection.get_loop().call_soon_threadsafe(close)
+        get_loop().call_soon_threadsafe(close)
 
     def disconnect(self) -> None:
         """Close all connections, which ends the agents."""
         for agent in list(self.agents.values()):
-            connection.get_loop().call_soon_threadsafe(agent.disconnect)
+            get_loop().call_soon_threadsafe(agent.disconnect)
 
     def connect(self, directory: str) -> list[Connection]:
         """Start an agent on each node; return the connections ordered by host name. Raises ReachError."""
