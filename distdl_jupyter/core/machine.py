@@ -1,4 +1,4 @@
-"""This machine: installed software, usable GPUs, socket paths, limits and signals."""
+"""This machine: installed software, usable GPUs, socket paths, limits, signals and memory pages."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import count, plural
 from distdl_jupyter.node import devices
 
+#: Size in bytes of a huge page, and the advice of madvise(2) that asks for them (Linux 6.1).
+_HUGE_PAGE, _MADV_COLLAPSE = 2 * 2**20, 25
 #: Maximum length of a Unix socket's path on all platforms (macOS: 104 bytes including the final NUL).
 _MAX_SOCKET_PATH = 103
 
@@ -163,6 +165,25 @@ def wake_on_child() -> int:
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     return read
+
+
+def use_huge_pages() -> None:
+    """Move this process's private memory to huge pages, where the system supports it, so that its forks are faster.
+
+    A fork copies the list of pages. With torch and Horovod loaded it takes a quarter of the CPU time afterwards.
+    """
+    import ctypes  # takes some milliseconds; only templates need it
+
+    with contextlib.suppress(OSError, AttributeError):
+        madvise = ctypes.CDLL(None).madvise
+        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+            fields = line.split()
+            if "w" in fields[1] and (len(fields) == 5 or fields[5] == "[heap]"):  # belongs to no file
+                start, end = (int(address, 16) for address in fields[0].split("-"))
+                start, end = -(-start // _HUGE_PAGE) * _HUGE_PAGE, end // _HUGE_PAGE * _HUGE_PAGE
+                if start < end:
+                    madvise(start, end - start, _MADV_COLLAPSE)
 
 
 @contextlib.contextmanager

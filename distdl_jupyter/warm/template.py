@@ -81,7 +81,7 @@ class Template:
                 self._preloader.load(name)
         if entry := next((entry for entry in sys.path if not os.path.isabs(entry)), ""):  # noqa: PTH117 - a string
             raise TemplateExit(f"sys.path contains {entry!r}, which is a different folder for every job")
-        _freeze_objects()
+        _prepare_forks()
 
     def _load_next(self) -> None:
         """Import further modules of ended jobs, one per call. Raises UnforkableModule."""
@@ -94,7 +94,7 @@ class Template:
             # One at a time, because a request may arrive in between.
             self._preloader.load(self._pending_modules.pop(0))
             if not self._pending_modules:
-                _freeze_objects()
+                _prepare_forks()
 
     def serve(self) -> None:
         """Serve requests until an exit condition is met. Raises TemplateExit, UnforkableModule, OSError."""
@@ -205,11 +205,12 @@ def _has_ended(folder: JobFolder) -> bool:
     return not folder.path.exists() or not files.read_holder(folder.lock).is_held
 
 
-def _freeze_objects() -> None:
-    """Exempt loaded objects from garbage collection, which would write to their pages and copy them."""
+def _prepare_forks() -> None:
+    """Prepare for forks. Loaded objects are not garbage-collected, which would write to their pages and copy them."""
     distributed.watch_groups()
     gc.collect()
     gc.freeze()
+    machine.use_huge_pages()
     installed.inherited_count = len(sys.modules)
 
 

@@ -7,6 +7,7 @@ folder is cached until the folder changes. Forked processes inherit the cache.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -100,6 +101,11 @@ def has_packages(folder: str) -> bool:
     """
     if Path(folder).name in ("site-packages", "dist-packages"):
         return True
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return any(entry.name.endswith(".dist-info") for entry in entries)
+    with contextlib.suppress(OSError):
+        return _has_metadata(folder, os.stat(folder).st_mtime_ns)  # noqa: PTH116 - as above
     return False
+
+
+@functools.lru_cache
+def _has_metadata(folder: str, modified_at: int) -> bool:  # noqa: ARG001 - read again after a change
+    return any(name.endswith(".dist-info") for name in os.listdir(folder))  # noqa: PTH208

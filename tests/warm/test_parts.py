@@ -1,8 +1,10 @@
 """The parts of warm starts, without a template."""
 
 import os
+import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +131,20 @@ def test_data_directories_that_share_a_folder_for_templates_share_one_template(t
     monkeypatch.delenv("DISTDL_WARM_DIR")
     assert warm_start.get_template_files().folder == tmp_path / "other" / "warm"
     assert (warm_start.get_template_files(), warm_start.get_template_files().socket) != places[0]
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").is_dir(), reason="this kernel has no huge pages")
+def test_loaded_data_moves_to_huge_pages_and_keeps_its_values():
+    code = """
+from pathlib import Path
+from distdl_jupyter.core.machine import use_huge_pages
+def huge():
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("AnonHugePages"))
+blocks = [bytearray([number] * 2**20) for number in range(32)]
+use_huge_pages()
+assert all(block == bytes([number]) * 2**20 for number, block in enumerate(blocks))
+print(huge())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(ended.stdout) >= 16, "megabytes in huge pages"
