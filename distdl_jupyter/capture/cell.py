@@ -15,11 +15,11 @@ from typing import Any
 from distdl_jupyter.capture import listing, modules
 from distdl_jupyter.capture.captured_code import CapturedCode, build_payload, explain_packing, pickle_values
 from distdl_jupyter.capture.free_names import CompiledSource, find_free_names, find_undefined
-from distdl_jupyter.capture.notebook import CodeLocation, format_cell_label, get_shell
+from distdl_jupyter.capture.notebook import CodeLocation, get_shell
 from distdl_jupyter.capture.pickler import raise_errors, wrap_modules
 from distdl_jupyter.capture.references import order_values
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.source import CodeText, list_imports, parse
+from distdl_jupyter.core.source import CodeText, format_cell_label, list_imports, parse
 from distdl_jupyter.core.spec import CodeSource
 
 #: Names that IPython adds or replaces. They are not captured, because ranks run plain Python.

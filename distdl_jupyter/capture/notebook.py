@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.core.source import CodeText
+from distdl_jupyter.core.source import CodeText, format_cell_label
 
 _CELL_LABEL = re.compile(r"In\[(\d+)\]")
 
@@ -97,9 +97,3 @@ def _count_removed_lines(text: str, number: int) -> int:
         if line.strip():
             return count if line.strip() == first.strip() else 0
     return 0
-
-
-def format_cell_label(number: int | None, notebook: str) -> str:
-    """Return a cell's display name, such as ``Cell [7] in quickstart.ipynb``."""
-    label = f"Cell [{number}]" if number is not None else "Cell"
-    return f"{label} in {notebook}" if notebook else label

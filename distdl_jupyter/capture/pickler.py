@@ -223,7 +223,8 @@ def raise_errors(dump: PickleReport, values: Mapping[str, Any], *, unit: str) ->
     """Raise InvalidSpec if names cannot be pickled, listing each with the failing part and the remedy."""
     failures: dict[int, tuple[str, object, Exception]] = {}
     for name, (error, culprit) in dump.errors.items():
-        path, part = locate_part(name, values[name], culprit)
+        parts = ((path, part) for path, part in iter_parts(name, values[name]) if part is culprit)
+        path, part = next(parts, (name, values[name]))
         previous = failures.get(id(culprit))
         if previous is None or (part is culprit and len(path) < len(previous[0])):
             failures[id(culprit)] = path, part, error
@@ -231,11 +232,6 @@ def raise_errors(dump: PickleReport, values: Mapping[str, Any], *, unit: str) ->
         sentences = [_describe_failure(*failure, unit) for failure in failures.values()]
         field = next(iter(failures.values()))[0]
         raise InvalidSpec(" ".join(sentences), code="not-picklable", field=field)
-
-
-def locate_part(name: str, value: object, culprit: object) -> tuple[str, object]:
-    """Return the path and the object of the part that cannot be pickled, or ``name`` and ``value`` if not found."""
-    return next(((path, part) for path, part in iter_parts(name, value) if part is culprit), (name, value))
 
 
 def _describe_failure(path: str, part: object, error: Exception, unit: str) -> str:

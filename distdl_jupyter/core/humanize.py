@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 from distdl_jupyter.core.events import PHASES, State
@@ -151,6 +151,18 @@ def ranks(numbers: Sequence[int]) -> str:
     if len(numbers) > 6:
         return plural(len(numbers), "rank")
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {listing(numbers)}"
+
+
+def format_spans(ranks: Iterable[int]) -> str:
+    """Format ranks as for ``%%ranks``: ``0-3``, ``0,2``, ``0-2,5``."""
+    pairs = groupby(enumerate(sorted(set(ranks))), key=lambda pair: pair[1] - pair[0])
+    runs = [[rank for _, rank in run] for _, run in pairs]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+def name_ranks(ranks: Collection[int]) -> str:
+    """Format ranks for a sentence: ``rank 2``, ``ranks 0-3``."""
+    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {format_spans(ranks)}"
 
 
 def processes(node_count: int, process_count_per_node: int) -> str:

@@ -164,6 +164,11 @@ class ResourceHistory:
         self._torch: dict[int, tuple[float, float]] = {}
         self._recent: dict[int, deque[ResourceSample]] = {}
 
+    @property
+    def curve_names(self) -> list[str]:
+        """The names of the curves that have values, in the order of ``CURVES``."""
+        return [name for name in CURVES if name in self.curves.metrics]
+
     def read(self, max_bytes: int = -1) -> list[ResourceSample]:
         """Read and return the next samples, about ``max_bytes`` (default: all); [] if there are no new ones."""
         content = events.read_lines(self._path, self.cursor, max_bytes)

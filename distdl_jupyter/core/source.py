@@ -50,6 +50,12 @@ class CodeText:
         return {"text": self.text, "label": self.label, "cell": self.cell, "first_line": self.first_line}
 
 
+def format_cell_label(number: int | None, notebook: str) -> str:
+    """Return a cell's display name, such as ``Cell [7] in quickstart.ipynb``."""
+    label = f"Cell [{number}]" if number is not None else "Cell"
+    return f"{label} in {notebook}" if notebook else label
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One call in a displayed ``line`` of ``function``; ``name`` is the full name if known (``horovod.torch.init``).

@@ -332,3 +332,28 @@ def compute_efficiency(first: tuple[int, float], other: tuple[int, float]) -> fl
     """Return the rate per process relative to the first run's, both as (processes, rate), or None if not comparable."""
     ratio = (other[1] / other[0]) / (first[1] / first[0])
     return ratio if ratio <= MAX_EFFICIENCY else None
+
+
+@dataclass(slots=True, repr=False)
+class Scaling:
+    """The ``points`` of a study for each backend, in order of processes."""
+
+    name: str = ""
+    points: list[ScalingPoint] = field(default_factory=list)
+
+    @property
+    def backends(self) -> list[str]:
+        """The backends in the requested order."""
+        return list(dict.fromkeys(point.backend for point in self.points))
+
+    def of(self, backend: str) -> list[ScalingPoint]:
+        """Return the points of a backend, the fewest processes first."""
+        return sorted((point for point in self.points if point.backend == backend), key=lambda point: point.processes)
+
+    def efficiency(self, point: ScalingPoint) -> float | None:
+        """Return the rate per process relative to the point with the fewest processes, which is 1.
+
+        None if the two runs are not comparable.
+        """
+        first = self.of(point.backend)[0]
+        return compute_efficiency((first.processes, first.rate), (point.processes, point.rate))

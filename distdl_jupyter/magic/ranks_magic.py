@@ -7,6 +7,7 @@ a restart. Ranks outlive kernels; ``%dist_ranks stop`` stops them.
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -193,22 +194,17 @@ class RanksMagics:
         ranks = self._get()
         on, notebook = _parse_ranks(args.on, ranks), capture.current_location()
         label = "" if notebook.execution_count is None else f"In [{notebook.execution_count}]"
-
-        def run(on_event: Callable[[Event], None]) -> Answer:
-            return ranks.run(cell, on=on, label=label, raw_cell=notebook.raw, on_event=on_event)
-
+        run = functools.partial(ranks.run, cell, on=on, label=label, raw_cell=notebook.raw)
         values = self._show(ranks, on, run, quiet=args.quiet)
         return self._session.store(args.out, values) if args.out else values
 
     def run_draft(self, draft: CapturedCode) -> Any:
         """Run the captured cell of ``%%distributed --on-ranks`` and return the values. Raises CellFailed."""
         ranks = self._get()
-        return self._show(ranks, None, lambda on_event: ranks.run_distributed(draft, on_event=on_event), quiet=False)
+        return self._show(ranks, None, functools.partial(ranks.run_distributed, draft), quiet=False)
 
-    def _show(
-        self, ranks: Ranks, on: Sequence[int] | None, run: Callable[[Callable[[Event], None]], Answer], *, quiet: bool
-    ) -> Any:
-        """Run code on ranks and display its output; return the values. Raises CellFailed."""
+    def _show(self, ranks: Ranks, on: Sequence[int] | None, run: Callable[..., Answer], *, quiet: bool) -> Any:
+        """Run code on ranks by ``run(on_event=...)`` and display its output; return the values. Raises CellFailed."""
         from distdl_jupyter.ranks import CellInterrupt, Output, RankResult
         from distdl_jupyter.ranks.answer import CellFailed, find_failures
         from distdl_jupyter.widgets.ranks import CellDisplay, RankValues, TerminalDisplay, ValuesByRank
@@ -228,7 +224,7 @@ class RanksMagics:
                 output.show_sentence(event.text)
 
         try:
-            answer = run(on_event)
+            answer = run(on_event=on_event)
         except CellInterrupt as interrupt:
             show_as(interrupt, [f"KeyboardInterrupt: {interrupt}"])
             raise
@@ -252,6 +248,7 @@ class RanksMagics:
         return {**error, "hint": hint}
 
 
+@functools.cache
 def make_cell_parser() -> Parser:
     """Return the parser of the cell magic."""
     parser = make_magic_parser("%%ranks", _CELL_HELP, epilog=_CELL_EPILOG, usage=" [RANKS]")

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from distdl_jupyter.core.errors import JobFailed, JobStillRunning
 from distdl_jupyter.core.failure import is_lost_peer_error
+from distdl_jupyter.core.humanize import name_ranks
 
 Error = Mapping[str, Any]
 
@@ -212,15 +212,3 @@ def describe_error(error: Error) -> str:
     message = str(error.get("message", "")).strip()
     error_type = str(error.get("type", "Error"))
     return f"{error_type}: {message.splitlines()[0][:300]}" if message else error_type
-
-
-def format_spans(ranks: Iterable[int]) -> str:
-    """Format ranks as for ``%%ranks``: ``0-3``, ``0,2``, ``0-2,5``."""
-    pairs = groupby(enumerate(sorted(set(ranks))), key=lambda pair: pair[1] - pair[0])
-    runs = [[rank for _, rank in run] for _, run in pairs]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
-
-
-def name_ranks(ranks: Collection[int]) -> str:
-    """Format ranks for a sentence: ``rank 2``, ``ranks 0-3``."""
-    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {format_spans(ranks)}"

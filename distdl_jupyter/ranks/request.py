@@ -28,10 +28,11 @@ import msgspec
 from distdl_jupyter.core import logfile
 from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotRunning
 from distdl_jupyter.core.events import State
+from distdl_jupyter.core.humanize import name_ranks
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.jobs import results
 from distdl_jupyter.jobs.client import Job
-from distdl_jupyter.ranks.answer import Answer, CellInterrupt, Event, Notice, Output, RankResult, RanksBusy, name_ranks
+from distdl_jupyter.ranks.answer import Answer, CellInterrupt, Event, Notice, Output, RankResult, RanksBusy
 from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, MessageConnection, RankMessage, find_note, read_uid
 
@@ -59,7 +60,7 @@ EventCallback = Callable[[Event], object]
 
 
 class RankConnection(MessageConnection):
-    """A connection to one rank. ``receive_activity`` must be called first.
+    """A connection to one rank. ``receive_activity`` must be called first, and after each further "hello".
 
     Raises ConnectionLost if the rank does not listen, DistDLError if another user's process listens.
     """
@@ -273,7 +274,7 @@ class CellOutput:
 
     def __init__(self, folder: JobFolder, ranks: Iterable[int], number: int) -> None:
         self._path = folder.log
-        _, self._cursor = logfile.read_last_lines(self._path, 0)
+        self._cursor = logfile.get_size(self._path)  # the rest of a half-written line is skipped
         self._number = number
         self._started: set[tuple[Any, Any]] = set()
         #: Reported part of each stream's unfinished line.

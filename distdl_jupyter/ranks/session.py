@@ -20,11 +20,11 @@ from distdl_jupyter.capture import listing
 from distdl_jupyter.capture.captured_code import CapturedCode, build_payload, pickle_values
 from distdl_jupyter.capture.cell import check_plain_python
 from distdl_jupyter.capture.modules import build_search_path
-from distdl_jupyter.capture.notebook import format_cell_label
 from distdl_jupyter.capture.pickler import raise_errors
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning, explain
 from distdl_jupyter.core.humanize import short_id
+from distdl_jupyter.core.source import format_cell_label
 from distdl_jupyter.core.spec import CodeSource
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client
@@ -50,6 +50,8 @@ class Ranks:
         self.job = job
         #: The stamps of the address files at the last request (see ``read_stamps``).
         self._stamps: dict[str, int] = {}
+        #: The connections of the last request, unless another one is using them.
+        self._connections: dict[int, RankConnection] = {}
 
     @property
     def id(self) -> str:
@@ -154,21 +156,26 @@ class Ranks:
             if activity := next(filter(None, (activities[rank] for rank in ranks)), ""):
                 raise request.make_busy_error(activity)
             try:
-                pending_request = PendingRequest(self.job, connections, self._stamps, set(ranks), on_event)
-                return pending_request.wait(header, body)
-            finally:
+                answer = PendingRequest(self.job, connections, self._stamps, set(ranks), on_event).wait(header, body)
+            except BaseException:
                 for connection in connections.values():
                     connection.close()
+                raise
+            self._connections = connections
+            return answer
 
     def _connect(self) -> tuple[dict[int, RankConnection], dict[int, str]]:
-        """Return new connections to all ranks, and what each rank runs. Raises the reason why the ranks are gone."""
-        for _ in range(2):  # the supervisor may be replaced in the meantime
+        """Return connections to all ranks, and what each rank runs. Raises the reason why the ranks are gone."""
+        for _ in range(3):  # a connection may be broken, and the supervisor may be replaced in the meantime
             stamps = request.read_stamps(self.job.folder)
+            reused, self._connections = self._connections if stamps == self._stamps else {}, {}
             try:
-                connections = {rank: RankConnection(self.job.folder, rank) for rank in range(self.size)}
+                for connection in reused.values():
+                    connection.send({"do": "hello"})
+                connections = reused or {rank: RankConnection(self.job.folder, rank) for rank in range(self.size)}
                 activities = {rank: connection.receive_activity() for rank, connection in connections.items()}
             except ConnectionLost:
-                if not request.is_replaced(self.job, self._stamps or stamps):
+                if not reused and not request.is_replaced(self.job, self._stamps or stamps):
                     break
             else:
                 self._stamps = stamps
@@ -180,7 +187,8 @@ class Ranks:
         try:
             if self.has_ended:
                 raise request.make_session_error(self.job)
-            activity = next(filter(None, self._connect()[1].values()), "")
+            self._connections, activities = self._connect()
+            activity = next(filter(None, activities.values()), "")
         except DistDLError as error:
             return RanksState("ended", str(error.args[0]))
         pid = request.read_lock_holder(self.job.folder)[1]
@@ -216,7 +224,7 @@ class Ranks:
     def restart(self, on_wait: WaitCallback | None = None) -> Ranks:
         """Stop the ranks and start new ones with the same options; this handle then refers to the new ranks."""
         self.stop()
-        self.job, self._stamps = self.job.rerun(), {}
+        self.job, self._stamps, self._connections = self.job.rerun(), {}, {}
         self.wait_until_ready(on_wait)
         return self
 

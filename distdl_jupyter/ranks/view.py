@@ -18,9 +18,9 @@ from itertools import dropwhile, groupby, islice
 from typing import Any, NamedTuple
 
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.humanize import plural, printable
+from distdl_jupyter.core.humanize import format_spans, name_ranks, plural, printable
 from distdl_jupyter.html.page import RANK_COLOURS, THEME, render
-from distdl_jupyter.ranks.answer import Failures, describe_error, format_spans, name_ranks
+from distdl_jupyter.ranks.answer import Failures, describe_error
 
 #: Maximum number of stored slots.
 _MAX_SLOTS = 1000

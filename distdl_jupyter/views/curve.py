@@ -9,6 +9,8 @@ from distdl_jupyter.core import humanize
 from distdl_jupyter.core.series import Band, MetricStore, RankCurve, Row, SourceJob
 from distdl_jupyter.core.view import JobView
 
+#: Whether a curve shows the range of the ranks, or a line for each.
+_Mode = Literal["band", "ranks"]
 #: Maximum number of points of all lines together.
 _MAX_TOTAL_POINTS = 12_000
 #: Maximum number of points of one line.
@@ -43,7 +45,7 @@ class Curve:
     """
 
     metric: str
-    mode: Literal["band", "ranks"]
+    mode: _Mode
     band: Band
     lines: list[RankCurve]
     earlier: EarlierCurve | None
@@ -69,7 +71,7 @@ def make_curve(
     store: MetricStore,
     metric: str,
     *,
-    mode: Literal["band", "ranks"] = "band",
+    mode: _Mode = "band",
     source_job: SourceJob | None = None,
     from_output: bool = False,
 ) -> Curve:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.humanize import size
 from distdl_jupyter.core.resources import (
-    CURVES,
     NodeHardware,
     NodeUsage,
     RankUsage,
@@ -103,12 +102,11 @@ class ResourceTable(humanize.Display, list[ResourceSample]):
         """Return a plotly Figure of the curves over seconds, with one line per rank; units as in the table."""
         from plotly.subplots import make_subplots
 
-        curves = self.history.curves
-        names = [name for name in CURVES if name in curves.metrics]
+        names = self.history.curve_names
         height = max(1, len(names))
         figure = make_subplots(rows=height, cols=1, shared_xaxes=True, subplot_titles=names)
         for row, name in enumerate(names, 1):
-            for line in curves.get(name).get_curves():
+            for line in self.history.curves.get(name).get_curves():
                 host = self._get_host(self.history.ranks[line.rank][0]) or "node"
                 label = host if name in ("disk", "network") else f"rank {line.rank}"
                 figure.add_scatter(x=line.steps, y=line.values, name=label, legendgroup=label, row=row, col=1)
@@ -125,11 +123,7 @@ def make_resources(history: ResourceHistory, *, running: bool) -> Resources:
         samples=tuple(sample for _, sample in sorted(history.samples.items())),
         about=dict(history.nodes),
         marks=tuple(history.find_problems()) if running else (),
-        strips={
-            name: tuple(map(_round, history.curves.get(name).get_curves(points)))
-            for name in CURVES
-            if name in history.curves.metrics
-        },
+        strips={name: tuple(map(_round, history.curves.get(name).get_curves(points))) for name in history.curve_names},
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.events import State
 from distdl_jupyter.core.humanize import count, duration, number, plural
-from distdl_jupyter.core.step_times import ScalingPoint, Straggler, compute_efficiency
+from distdl_jupyter.core.step_times import Scaling, ScalingPoint, Straggler
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,32 +45,10 @@ class StudyInfo:
 
 
 @dataclass(slots=True, repr=False)
-class ScalingView(humanize.Display):
-    """A scaling study for notebooks and terminals. Print or display it, or use ``table`` and ``figure``.
+class ScalingView(humanize.Display, Scaling):
+    """A scaling study: print or display it, or use ``table`` and ``figure``. ``info`` is None outside a study."""
 
-    ``points`` are those of each backend in order of processes; ``info`` is None if they do not belong to a study.
-    """
-
-    name: str = ""
-    points: list[ScalingPoint] = field(default_factory=list)
     info: StudyInfo | None = None
-
-    @property
-    def backends(self) -> list[str]:
-        """The backends in the requested order."""
-        return list(dict.fromkeys(point.backend for point in self.points))
-
-    def of(self, backend: str) -> list[ScalingPoint]:
-        """Return the points of a backend, the fewest processes first."""
-        return sorted((point for point in self.points if point.backend == backend), key=lambda point: point.processes)
-
-    def efficiency(self, point: ScalingPoint) -> float | None:
-        """Return the rate per process relative to the point with the fewest processes, which is 1.
-
-        None if the two runs are not comparable.
-        """
-        first = self.of(point.backend)[0]
-        return compute_efficiency((first.processes, first.rate), (point.processes, point.rate))
 
     def _parts(self) -> list[str | humanize.Rows]:
         heading = [self._format_heading(self.info)] if self.info else []

@@ -18,7 +18,7 @@ from typing import Any
 from distdl_jupyter.core import humanize
 from distdl_jupyter.jobs.output import publish
 from distdl_jupyter.ranks import view
-from distdl_jupyter.ranks.answer import Answer, Error, find_failures, format_spans, name_ranks
+from distdl_jupyter.ranks.answer import Answer, Error, find_failures
 from distdl_jupyter.ranks.view import OutputFold, render_text
 
 #: Minimum number of seconds between two updates.
@@ -86,7 +86,7 @@ class CellDisplay:
                 self._draw("", None)
             elif self._is_displayed:
                 elapsed = humanize.seconds_taken(time.monotonic() - self._start_time)
-                self._draw(f"Ran for {elapsed} on {name_ranks(self._fold.ranks)}.", None)
+                self._draw(f"Ran for {elapsed} on {humanize.name_ranks(self._fold.ranks)}.", None)
         return True
 
     def _mark_changed(self) -> None:
@@ -215,7 +215,7 @@ def group_forms(forms: Mapping[int, Forms]) -> list[tuple[tuple[int, ...], Forms
 
 def format_groups(groups: Sequence[tuple[Sequence[int], Forms]]) -> str:
     """Return lines such as ``[0-3] 0.25``; further lines of a value are aligned with its first line."""
-    prefixes = [f"[{format_spans(ranks)}]" for ranks, _ in groups]
+    prefixes = [f"[{humanize.format_spans(ranks)}]" for ranks, _ in groups]
     width = max(map(len, prefixes), default=0)
     lines = []
     for prefix, (_, forms) in zip(prefixes, groups, strict=True):

@@ -99,12 +99,10 @@ class ServedConnection(MessageConnection):
         self,
         endpoint: socket.socket,
         listener: Listener,
-        handshake: dict[str, Any],
         on_message: Callable[[ServedConnection, RankMessage], None],
     ) -> None:
         super().__init__(endpoint)
         self._listener = listener
-        self._handshake = handshake
         self._on_message = on_message
         self._outbox: queue.SimpleQueue[RankMessage | None] = queue.SimpleQueue()
         _connections.add(self)
@@ -119,8 +117,8 @@ class ServedConnection(MessageConnection):
         try:
             with contextlib.suppress(ConnectionLost):
                 has_sent = self.is_readable(_HANDSHAKE_SECONDS)
-                if has_sent and self._listener.accepts(self.receive(_MAX_HANDSHAKE_BYTES, 0).header):
-                    self.reply(self._handshake)
+                if has_sent and self._listener.accepts((handshake := self.receive(_MAX_HANDSHAKE_BYTES, 0)).header):
+                    self._on_message(self, handshake)
                     while True:
                         self._on_message(self, self.receive())
         finally:

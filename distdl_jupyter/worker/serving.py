@@ -109,12 +109,13 @@ class Server:
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                connection = self._listener.accept()
-                state = {"say": "hello", "doing": self._current_label or ""}
-                ServedConnection(connection, self._listener, state, self._on_message)
+                ServedConnection(self._listener.accept(), self._listener, self._on_message)
 
     def _on_message(self, connection: ServedConnection, message: RankMessage) -> None:
         request = message.header.get("do")
+        if request == "hello":
+            connection.reply({"say": "hello", "doing": self._current_label or ""})
+            return
         if request == "interrupt":
             if self._is_interruptible:
                 self._client_signals.append(time.monotonic())

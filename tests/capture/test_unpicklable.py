@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from distdl_jupyter.capture.pickler import dump, locate_part
+from distdl_jupyter.capture.pickler import dump, raise_errors
+from distdl_jupyter.core.errors import InvalidSpec
 
 LOCK = threading.Lock()
 
@@ -52,9 +53,10 @@ CYCLE.me = CYCLE
 
 
 def failing_part(value):
-    error, culprit = dump([("v", value)], io.BytesIO()).errors["v"]
-    path, part = locate_part("v", value, culprit)
-    return path, type(part).__name__, str(error)
+    report = dump([("v", value)], io.BytesIO())
+    with pytest.raises(InvalidSpec) as caught:
+        raise_errors(report, {"v": value}, unit="cell")
+    return caught.value.field, caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -78,11 +80,15 @@ def failing_part(value):
     ],
 )
 def test_the_innermost_failing_part_is_found(value, path):
-    assert failing_part(value)[:2] == (path, "lock")
+    found, message = failing_part(value)
+    assert found == path
+    assert "it is a lock" in message
 
 
 def test_a_part_that_is_made_while_pickling_is_reported_as_its_owner():
-    assert failing_part(Stated())[:2] == ("v", "Stated")
+    found, message = failing_part(Stated())
+    assert found == "v"
+    assert "it is a Stated" in message
 
 
 def test_a_value_that_cannot_say_what_it_is_made_of_is_the_culprit():
@@ -90,4 +96,6 @@ def test_a_value_that_cannot_say_what_it_is_made_of_is_the_culprit():
         def __reduce_ex__(self, protocol):
             raise RuntimeError("closed")
 
-    assert failing_part([Closed()]) == ("v[0]", "Closed", "closed")
+    found, message = failing_part([Closed()])
+    assert found == "v[0]"
+    assert "it is a Closed (closed)" in message

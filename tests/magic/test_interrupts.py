@@ -236,7 +236,7 @@ def test_an_interrupt_of_a_check_leaves_nothing_running(ready):
 
 @pytest.mark.full
 def test_an_interrupt_of_the_start_of_ranks_leaves_none(ready):
-    ready.ok("%load_ext distdl_jupyter")
+    ready.ok("%load_ext distdl_jupyter\n%env DISTDL_WARM=off")
     tell = "import threading\nthreading.Timer(0.05, print, ('starting',)).start()\n"
     ran = interrupt(ready, f"{tell}%dist_ranks start -p 2 -b torch", "starting")
     assert len(ran.traceback.splitlines()) == 1

@@ -58,7 +58,7 @@ def test_a_rank_that_dies_ends_the_session_with_its_reason(started, told, code, 
         session.run(code, on_event=told)
     assert time.monotonic() - begin < 30
     assert caught.value.rank == 1
-    assert f"Rank 1 of 2 failed first: {said}." in str(caught.value)
+    assert f"Rank 1 of 2 failed first: {said}" in str(caught.value)
     assert "Start new ones with %dist_ranks start, or ranks.start()." in str(caught.value)
     assert told.text(1).startswith("last words\n")
     state = session.state()

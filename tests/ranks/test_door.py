@@ -96,6 +96,19 @@ def test_nothing_is_opened_before_the_token(shared, tmp_path):
     assert trap.exists(), "the trap itself works"
 
 
+def test_cells_use_the_same_connections_until_one_is_broken(shared):
+    shared.run("x = 1")
+    connections = dict(shared._connections)
+    shared.run("x = 2")
+    assert shared.state() == "idle"
+    assert shared._connections == connections
+    connections[1].close()
+    assert dict(shared.run("x + rank").values) == {0: 2, 1: 3}
+    assert shared._connections[1] is not connections[1]
+    other = type(shared)(shared.job)
+    assert dict(other.run("rank").values) == dict(shared.run("rank").values) == {0: 0, 1: 1}
+
+
 def test_a_rank_hangs_up_on_another_user_without_reading(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     one = rank_socket.Listener(tmp_path, 0)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from distdl_jupyter.ranks.answer import format_spans, name_ranks
+from distdl_jupyter.core.humanize import format_spans, name_ranks
 from distdl_jupyter.ranks.view import OutputFold
 
 
