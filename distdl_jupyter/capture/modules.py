@@ -132,7 +132,7 @@ def find_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalMo
                     field=name,
                     hint=f"Install {name} where the ranks run (pip install), or remove it from sys.path.",
                 )
-            trees = [tree for _, text in module.iter_texts() if (tree := try_parse(text)) is not None]
+            trees = (tree for _, text in module.iter_texts() if (tree := try_parse(text)) is not None)
             pending.extend(name.partition(".")[0] for tree in trees for name in list_imports(tree))
     return modules
 

@@ -9,6 +9,7 @@ import ast
 import builtins
 import re
 import warnings
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,8 @@ _COMMON_CALLS = frozenset((*dir(builtins), *dir(str), *dir(dict), *dir(list), *d
                            "isnan", "isfinite", "is_available", "numel", "time", "getenv"))  # fmt: skip
 #: Statements after which the rest of a block is not executed.
 _EXIT_STATEMENTS = ast.Return | ast.Continue | ast.Break | ast.Raise
+#: Fields of syntax nodes that contain statements, in the order of ``ast``.
+_STATEMENT_FIELDS = ("body", "handlers", "orelse", "finalbody", "cases")
 #: Full names of helpers outside torch that connect ranks or average gradients.
 _HELPER_NAME = re.compile(r"distributed|(init|setup|launch)\w*(dist|ddp|parallel)", re.IGNORECASE)
 #: Prefixes of names whose effect on the ranks is known, and of calls whose name is unknown.
@@ -150,13 +153,18 @@ def get_module_name(label: str) -> str:
 
 def list_imports(tree: ast.AST, package: Sequence[str] = ()) -> list[str]:
     """Return the full names that code imports anywhere; relative imports are those of a module of ``package``."""
-    names = []
-    for node in ast.walk(tree):
+    names: list[str] = []
+    # Expressions contain no imports, and most nodes are expressions: ``ast.walk`` would take several times longer.
+    pending = deque([tree])
+    while pending:
+        node = pending.popleft()
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level <= len(package):
             parents = package[: len(package) - node.level + 1] if node.level else []
             names += [".".join([*parents, *filter(None, [node.module]), alias.name]) for alias in node.names]
+        for field_name in _STATEMENT_FIELDS:
+            pending.extend(getattr(node, field_name, ()))
     return names
 
 

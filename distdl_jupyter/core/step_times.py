@@ -155,8 +155,7 @@ class StepTimes:
         for rows in (sorted(group, key=lambda row: row.waiting) for _, group in groups):
             waits = [row.waiting for row in rows]
             for index, row in enumerate(rows if 1 < len(rows) == len(means) else ()):
-                median = _find_median(waits[:index] + waits[index + 1 :])
-                delays[row.rank].append((median - row.waiting, row.steps))
+                delays[row.rank].append((_find_median_without(waits, index) - row.waiting, row.steps))
         if not delays or not self.has_enough_steps:
             return None
         mean_delays = {rank: _average(values) for rank, values in delays.items()}
@@ -225,6 +224,7 @@ class StepTimesReader:
 
         If ranks wait for each other, steps that a rank has not reported yet are left out.
         """
+        hosts = hosts or {}
         records = sorted(self._records.items())
         complete = [
             (key, by_rank)
@@ -238,19 +238,33 @@ class StepTimesReader:
                 # One rank waited more often than another: compare only the sums.
                 blocked = {rank: [sum(durations)] for rank, durations in blocked.items()}
             shortest = sum(min(column) for column in zip(*blocked.values(), strict=True))
+            divisor = 1e6 * size  # from microseconds of all steps to seconds of one
             for rank, (seconds, data, rest, samples, *_) in sorted(by_rank.items()):
                 waited = sum(blocked[rank])
-                parts = {"seconds": seconds, "data": data, "compute": max(0, seconds - data - waited - rest)}
-                parts |= {"rest": rest, "waiting": waited - shortest, "communication": shortest}
-                means = {name: microseconds / 1e6 / size for name, microseconds in parts.items()}
-                host = (hosts or {}).get(rank, "")
-                rows.append(StepTime(rank, attempt, step, size, **means, samples=samples / size, host=host))
-        return StepTimes(rows, hosts or {}, ended=ended)
+                step_time = StepTime(
+                    rank, attempt, step, size,
+                    seconds=seconds / divisor,
+                    data=data / divisor,
+                    compute=max(0, seconds - data - waited - rest) / divisor,
+                    waiting=(waited - shortest) / divisor,
+                    communication=shortest / divisor,
+                    rest=rest / divisor,
+                    samples=samples / size,
+                    host=hosts.get(rank, ""),
+                )  # fmt: skip
+                rows.append(step_time)
+        return StepTimes(rows, hosts, ended=ended)
 
 
 # These replace the statistics module, because importing it takes longer than importing this whole package.
 def _find_median(ordered: Sequence[float]) -> float:
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def _find_median_without(ordered: Sequence[float], index: int) -> float:
+    """Return the median of all values but one, without copying them for each of many ranks."""
+    low, high = (len(ordered) - 2) // 2, (len(ordered) - 1) // 2
+    return (ordered[low + (low >= index)] + ordered[high + (high >= index)]) / 2
 
 
 def _average(values: Sequence[tuple[float, int]]) -> float:

@@ -14,7 +14,6 @@ import functools
 import os
 import re
 import selectors
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -100,8 +99,9 @@ class LogReader:
         self._ready: deque[_Source] = deque()
         self._pending_at = time.monotonic() + _PENDING_SECONDS
         self._pace = channels.ReadPace()
-        #: An event that is never set. Unlike ``time.sleep``, waiting for it works with a faked clock (libfaketime).
-        self._never = threading.Event()
+        #: The wake-up pipes, which end a pause. A selector waits correctly with a faked clock (libfaketime), unlike
+        #: ``time.sleep``.
+        self._wake_ups = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         for fd in (self._wake_read, self._wake_write):
             os.set_blocking(fd, False)
@@ -128,7 +128,8 @@ class LogReader:
 
     def watch(self, fd: int) -> None:
         """Let ``run`` return early when ``fd`` becomes readable (a wake-up pipe)."""
-        self._selector.register(fd, selectors.EVENT_READ, None)
+        for selector in (self._selector, self._wake_ups):
+            selector.register(fd, selectors.EVENT_READ, None)
 
     def run(self, seconds: float) -> bool:
         """Read for at most ``seconds``, returning after the first round with data. Return True if there was any.
@@ -137,7 +138,7 @@ class LogReader:
         read in rounds with pauses between them, because many small reads would take CPU time from the ranks.
         """
         if not self._ready:
-            self._never.wait(self._pace.compute_pause())
+            self._wake_ups.select(self._pace.compute_pause())
             for key, _ in self._selector.select(0.0 if self._fed else seconds):
                 if key.data is not None:
                     self._ready.append(key.data)
@@ -186,6 +187,7 @@ class LogReader:
             for source in list(self._sources):
                 self._close_source(source)
         self._selector.close()
+        self._wake_ups.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
 

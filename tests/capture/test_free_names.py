@@ -91,6 +91,30 @@ def test_imports_are_found_everywhere():
     assert set(list_imports(parse(code))) == {"a.b", "c", "e.f.g", "m"}
 
 
+def test_imports_are_found_in_every_block_of_a_statement():
+    code = """
+if x: import a
+elif y: import b
+else: import c
+for _ in x: import d
+else: import e
+while x:
+    with y: import f
+try: import g
+except OSError: import h
+else: import i
+finally: import j
+match x:
+    case 1: import k
+async def load():
+    async with y: import l
+    async for _ in x: import m
+try: import n
+except* ValueError: import o
+"""
+    assert set(list_imports(parse(code))) == set("abcdefghijklmno")
+
+
 def test_warnings_of_the_code_are_left_to_the_ranks():
     assert set(find_free_names(r"x = '\d' is y")) == {"y"}
 

@@ -1,6 +1,7 @@
 """Step times of several ranks compared: who waits for whom, and who delays the others."""
 
 import json
+import statistics
 
 import pytest
 
@@ -68,6 +69,15 @@ def test_straggler_says_rank_host_cause_and_cost(tmp_path):
     assert (found.rank, found.host, found.cause) == (1, "node-b", "data")
     assert (found.seconds, found.percent) == (pytest.approx(0.039), pytest.approx(78))
     assert str(found) == ("Rank 1 (node-b) delays every step by 39 ms (78 %). It waits longer for its data.")
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 6])
+def test_a_late_rank_is_compared_with_the_median_of_all_others(tmp_path, count):
+    waits = [1000, 12_000, 9000, 15_000, 7000, 10_000][:count]
+    others = statistics.median(waits[1:])
+    reports = [(rank, [[50_000, 0, 0, 8, wait]] * 20, {}) for rank, wait in enumerate(waits)]
+    times = write(tmp_path / "steps.jsonl", *reports)
+    assert (times.straggler.rank, times.straggler.seconds) == (0, pytest.approx((others - 1000) / 1e6))
 
 
 def test_equal_ranks_have_no_straggler(tmp_path):

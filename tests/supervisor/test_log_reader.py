@@ -112,6 +112,24 @@ def test_the_end_of_a_flood_is_read_whole_also_after_a_wake_up(streams):
     os.close(write)
 
 
+def test_a_wake_up_ends_a_pause_between_rounds(streams, monkeypatch):
+    sink, (read, write) = Sink(), os.pipe()
+    os.set_blocking(read, False)
+    stream, out = streams(0)
+    reader = LogReader([stream], NONCE, sink)
+    reader.watch(read)
+    monkeypatch.setattr(reader._pace, "compute_pause", lambda: 60.0)
+    os.write(out, b"one\n")
+    os.write(write, b"\0")
+    assert reader.run(60.0), "what was written before the wake-up"
+    assert sink.lines == {0: 1}
+    monkeypatch.undo()
+    assert not reader.run(0.01), "the wake-up counts once"
+    reader.finish()
+    os.close(read)
+    os.close(write)
+
+
 def test_bytes_that_this_process_has_received_are_read_as_those_of_a_pipe():
     sink, inbox = Sink(), channels.Inbox(skip=4)
     inbox.feed(b"readone\n")
