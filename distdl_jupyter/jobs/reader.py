@@ -49,8 +49,9 @@ _PAGE_BATCH_BYTES = 512 * 1024
 _PAGE_SAMPLE_BYTES = 128 * 1024
 #: Number of newest events that are checked for several supervisors that died in a row.
 _MAX_LATEST_EVENTS = 100
-#: Number of step records whose mean is shown while a job runs.
-NEWEST_STEPS = 100
+#: Numbers of step records whose mean is shown while a job runs: for few ranks and for many ranks. The records of all
+#: ranks are compared for each message, so they are limited to ``_MAX_STEP_TIMES`` in total.
+_MAX_RECORDS, _MIN_RECORDS, _MAX_STEP_TIMES = 100, 20, 20_000
 
 
 class UntrustedError(PermissionError):
@@ -214,7 +215,8 @@ class PageReader(JobReader):
         #: ``version`` increases with every step that reads data; ``is_idle`` is true after a step that read none.
         self.version, self.is_idle = 0, False
         self.resources = ResourceHistory(folder.resources)
-        self.steps = StepTimesReader(folder.steps, NEWEST_STEPS)
+        max_records = _MAX_STEP_TIMES // max(1, self.view.process_count)
+        self.steps = StepTimesReader(folder.steps, max(_MIN_RECORDS, min(_MAX_RECORDS, max_records)))
         self._first_log_size = 0
 
     @property

@@ -6,6 +6,9 @@ import statistics
 import pytest
 
 from distdl_jupyter.core import step_times
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.jobs.reader import PageReader
 
 
 def write(path, *reports):
@@ -89,6 +92,15 @@ def test_ranks_that_are_late_in_turn_are_no_stragglers(tmp_path):
     times = write(tmp_path / "steps.jsonl", (0, [late, early] * 10, {}), (1, [early, late] * 10, {}))
     assert times.straggler is None
     assert times.ranks()[0].waiting == pytest.approx(times.ranks()[1].waiting, rel=0.15)
+
+
+@pytest.mark.parametrize(("nodes", "count"), [(1, 100), (50, 50), (125, 20), (2000, 20)])
+def test_a_page_compares_fewer_steps_of_many_ranks(tmp_path, nodes, count):
+    (tmp_path / "spec.json").write_text(JobSpec(id="a", name="b", node_count=nodes, process_count_per_node=8).dumps())
+    write(tmp_path / "steps.jsonl", (0, [[10_000, 0, 0, 8]] * 120, {}))
+    reader = PageReader(JobFolder(tmp_path))
+    assert reader.steps.read()
+    assert [row.step for row in reader.steps.get_times().rows] == [*range(120 - count, 120)]
 
 
 def late_by(seconds):
