@@ -34,7 +34,7 @@ def test_a_cluster_is_added_listed_shown_changed_checked_and_removed():
     assert "node-2  ✗ down" in shown
     assert "node-2" in distdl("check", "mini", code=1)
     assert "Changed cluster mini." in distdl("change", "mini", "--down", 0)
-    assert "mini: rack, 3 of 3 nodes up" in distdl("show", "mini")
+    assert "mini  rack  3 of 3 up" in distdl("show", "mini")
     distdl("check", "mini")
     assert "Removed cluster mini." in distdl("remove", "mini")
     assert "mini" not in distdl()

@@ -18,7 +18,7 @@ def test_a_sweep_is_read_stopped_resumed_and_deleted(server):
                   kwargs={"epochs": 30, "seconds": 0.1}, name="digits")  # fmt: skip
     at = f"/sweeps/{found.id}"
     wait_for(lambda: jobs() and jobs()[0].view().metrics, what="a trial at work")
-    panel = wait_for(lambda: (now := server.get(at))["trials"] and now["trials"][0]["steps"] and now, what="a curve")
+    panel = wait_for(lambda: (now := server.get(at))["trials"] and now["trials"][0]["points"] and now, what="a curve")
     assert (panel["state"], panel["done"], panel["size"], panel["best"]) == ("running", 0, 2, None)
     assert panel["parameters"] == ["lr", "width"]
     assert server.ask("POST", f"{at}/resume").status_code == 409
