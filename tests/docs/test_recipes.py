@@ -17,7 +17,6 @@ def recipes(tmp_path, monkeypatch, distdl_home):
     plugin.forget()
 
 
-@pytest.mark.full
 @pytest.mark.usefixtures("recipes")
 def test_a_launcher_and_a_backend_of_one_class_run_a_job():
     from distdl_jupyter import clusters
