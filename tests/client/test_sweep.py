@@ -345,7 +345,8 @@ def test_a_script_is_swept_from_a_terminal(distdl_home, tmp_path, capsys):
     job = client.attach(capsys.readouterr().out.strip()).wait(60)
     assert (job.name, job.state, job.spec.script_arguments) == ("final", State.COMPLETED, words)
     for wrong, says in [
-        (["--param", "lr", script], "has no values"), (["--param", "depth=1,2", script], "Option --depth was not found in train.py"),
+        (["--param", "lr", script], "has no values"),
+        (["--param", "depth=1,2", script], "Option --depth was not found in train.py"),
         ([script], "distdl sweep needs a script and the values"), (["--stop", found.id], "so it cannot be stopped"),
     ]:  # fmt: skip
         assert main(["sweep", *wrong]) == 2
