@@ -151,11 +151,11 @@ def get_module_name(label: str) -> str:
     return label.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def list_imports(tree: ast.AST, package: Sequence[str] = ()) -> list[str]:
+def list_imports(tree: ast.Module, package: Sequence[str] = ()) -> list[str]:
     """Return the full names that code imports anywhere; relative imports are those of a module of ``package``."""
     names: list[str] = []
     # Expressions contain no imports, and most nodes are expressions: ``ast.walk`` would take several times longer.
-    pending = deque([tree])
+    pending = deque[ast.AST]([tree])
     while pending:
         node = pending.popleft()
         if isinstance(node, ast.Import):

@@ -99,9 +99,9 @@ class LogReader:
         self._ready: deque[_Source] = deque()
         self._pending_at = time.monotonic() + _PENDING_SECONDS
         self._pace = channels.ReadPace()
-        #: The wake-up pipes, which end a pause. A selector waits correctly with a faked clock (libfaketime), unlike
-        #: ``time.sleep``.
-        self._wake_ups = selectors.DefaultSelector()
+        #: Watches only the pipes that end a pause. Unlike ``time.sleep``, waiting for it works with a faked clock
+        #: (libfaketime).
+        self._urgent_selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         for fd in (self._wake_read, self._wake_write):
             os.set_blocking(fd, False)
@@ -128,7 +128,7 @@ class LogReader:
 
     def watch(self, fd: int) -> None:
         """Let ``run`` return early when ``fd`` becomes readable (a wake-up pipe)."""
-        for selector in (self._selector, self._wake_ups):
+        for selector in (self._selector, self._urgent_selector):
             selector.register(fd, selectors.EVENT_READ, None)
 
     def run(self, seconds: float) -> bool:
@@ -138,7 +138,8 @@ class LogReader:
         read in rounds with pauses between them, because many small reads would take CPU time from the ranks.
         """
         if not self._ready:
-            self._wake_ups.select(self._pace.compute_pause())
+            if pause := self._pace.compute_pause():
+                self._urgent_selector.select(pause)
             for key, _ in self._selector.select(0.0 if self._fed else seconds):
                 if key.data is not None:
                     self._ready.append(key.data)
@@ -187,7 +188,7 @@ class LogReader:
             for source in list(self._sources):
                 self._close_source(source)
         self._selector.close()
-        self._wake_ups.close()
+        self._urgent_selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
 
