@@ -138,16 +138,7 @@ class LogReader:
         read in rounds with pauses between them, because many small reads would take CPU time from the ranks.
         """
         if not self._ready:
-            if pause := self._pace.compute_pause():
-                self._urgent_selector.select(pause)
-            for key, _ in self._selector.select(0.0 if self._fed else seconds):
-                if key.data is not None:
-                    self._ready.append(key.data)
-                    continue
-                with contextlib.suppress(BlockingIOError):
-                    while os.read(key.fd, 4096):
-                        pass
-            self._ready.extend({self._fed.popleft(): None for _ in range(len(self._fed))})
+            self._wait(seconds)
         total, is_busy, deadline = 0, False, time.monotonic() + _ROUND_SECONDS
         with self._sink.batch_events():
             while self._ready and time.monotonic() < deadline:
@@ -163,6 +154,19 @@ class LogReader:
         if total:
             self._pace.record_round(is_busy=is_busy)
         return total > 0
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for readable streams, after the pause that is due."""
+        if pause := self._pace.compute_pause():
+            self._urgent_selector.select(pause)
+        for key, _ in self._selector.select(0.0 if self._fed else seconds):
+            if key.data is not None:
+                self._ready.append(key.data)
+                continue
+            with contextlib.suppress(BlockingIOError):
+                while os.read(key.fd, 4096):
+                    pass
+        self._ready.extend({self._fed.popleft(): None for _ in range(len(self._fed))})
 
     def drain(self, ranks: Container[int] | None = None) -> bool:
         """Read all output written so far, without waiting for more. Return True if there was any.
