@@ -255,17 +255,13 @@ class StepRecorder:
         self._size, self._missing_count = 1, 0
         #: The time of the last report.
         self._sent_at = 0
-        #: Called when measuring begins or ends, with whether the next step is measured.
-        self.on_switch: Callable[[bool], object] = bool
-        self.is_detailed = True
         self._reset()
 
     def _reset(self) -> None:
         """Begin with an unknown step."""
-        #: In a skipped step (not ``is_detailed``), the hooks only set the end of the last backward pass (0: none yet),
+        #: In a skipped step (``skip_limit``), the hooks only set the end of the last backward pass (0: none yet),
         #: and the time for which backward passes and collective operations have blocked the thread.
         self.backward_end = self.blocked_time = 0
-        self._switch(is_detailed=True)
         #: The number of steps to skip after a measured one (0: none), and the time at which skipping ends anyway.
         self.skip_limit = self.resume_at = 0
         #: The number of steps that were skipped so far, and the end of the last backward pass in them.
@@ -277,11 +273,6 @@ class StepRecorder:
         if self.gpu is not None:
             self.gpu.step = None
         self._begin_step(0)
-
-    def _switch(self, *, is_detailed: bool) -> None:
-        if self.is_detailed != is_detailed:
-            self.is_detailed = is_detailed
-            self.on_switch(is_detailed)
 
     def _begin_step(self, begin: int) -> None:
         #: The start of the step, and its end if it has ended; 0 if unknown.
@@ -302,12 +293,17 @@ class StepRecorder:
         """The number of the current step, from 0. It increases when the next step begins."""
         return self._step + self.skipped
 
+    @property
+    def is_detailed(self) -> bool:
+        """Whether the current step is measured."""
+        return not self.skip_limit
+
     def fail(self, error: Exception) -> None:
         """Stop measuring and send a notice once. Later steps are only counted (``record_step``)."""
         if not self._end:  # the current step is counted when it ends
             self._step -= 1
             self.backward_end = self.backward_end or self._has_computed
-        self.is_enabled, self.is_detailed, self.skip_limit = False, True, 0
+        self.is_enabled, self.skip_limit = False, 0
         text = f"Step times are no longer measured: {type(error).__name__} was raised ({error!s:.200})."
         channel.notify("warning", text, "step-times-failed")
 
@@ -397,10 +393,9 @@ class StepRecorder:
 
     @guard_method
     def _resume(self) -> None:
-        if self.gpu is not None and not self.is_detailed:
+        if self.gpu is not None and self.skip_limit:
             self.gpu.skipped_end = self.gpu.record()
         self.skip_limit = self.blocked_time = 0
-        self._switch(is_detailed=True)
 
     def record_step(self) -> None:
         """Record an optimizer step. The last of several after one backward pass ends the training step."""
@@ -426,8 +421,7 @@ class StepRecorder:
             step = self._step + 1
             interval = self._interval if step >= _EARLY_STEPS else _INTERVAL
             is_detailed = step < _FIRST_STEPS or not self._is_short or step % interval == 0 or self._measures_all
-            self._switch(is_detailed=is_detailed)
-            self.skip_limit = 0 if self.is_detailed else interval - step % interval
+            self.skip_limit = 0 if is_detailed else interval - step % interval
             self.resume_at = self._end + _SEND_NS
 
     def _end_measured(self) -> None:
@@ -459,7 +453,6 @@ class StepRecorder:
         if self.skip_limit and self.skipped:
             self._end = self.skip_end
         self.skip_limit = self.backward_end = self.blocked_time = 0
-        self._switch(is_detailed=True)
         if self._end:
             self._close_step()
         for measured in self.gpu.read(_GPU_SECONDS) if self.gpu is not None else ():

@@ -161,7 +161,7 @@ def test_the_command_line_signs_in_lists_subscriptions_and_signs_out(signed_in):
     assert listed[1].split() == ["Lab", "s-1", "Enabled"]
     assert listed[2].split() == ["*", "Teaching", "s-2", "Enabled"]
     assert settings.read().subscription_id == "s-2"
-    assert "The account has no access to a subscription 'x'" in distdl("subscriptions", "--use", "x", code=2)
+    assert "The account has no access to subscription 'x'" in distdl("subscriptions", "--use", "x", code=2)
     assert distdl("sign-out").startswith("Signed out of Azure. ")
     said = distdl("status", code=1)
     assert "Not signed in to Azure." in said

@@ -37,8 +37,6 @@ class _ThreadState(threading.local):
 _thread_state = _ThreadState()
 #: Code objects of our functions that replace torch's.
 _codes: set[CodeType] = set()
-#: Functions of torch that are replaced: owner, name, the function for skipped steps and the one for measured steps.
-_replacements: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []
 #: Functions that are called with the optimizer after each measured step. Modules with hooks add theirs.
 listeners: list[Callable[[Any], None]] = []
 #: Function that is called after each step of each optimizer, so it must be fast.
@@ -52,7 +50,7 @@ _is_compiling: Callable[[], bool] = bool
 
 def install_hooks(finder: HookFinder) -> None:
     """Start measuring and hook the modules that run steps."""
-    recorder.is_enabled, recorder.on_switch = True, _switch
+    recorder.is_enabled = True
     finder.hook("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(_on_step))
     finder.hook("torch.utils.data.dataloader", _watch_loaders)
     finder.hook("torch.autograd", _watch_backward)
@@ -65,24 +63,12 @@ def install_hooks(finder: HookFinder) -> None:
     finder.hook("horovod.torch.optimizer", _watch_horovod)
 
 
-def _replace(owner: Any, name: str, function: Callable[..., Any], skipping: Callable[..., Any] | None = None) -> None:
-    _replacements.append((owner, name, skipping or getattr(owner, name), _mark_untraced(function)))
-    setattr(owner, name, function)
-
-
-def _switch(is_detailed: bool) -> None:  # noqa: FBT001
-    """Put the functions for measured or for skipped steps in place, unless compiled code depends on them."""
-    for owner, name, skipping, function in _replacements if is_detailed or _is_compiling is bool else ():
-        if getattr(owner, name) is (skipping if is_detailed else function):
-            setattr(owner, name, function if is_detailed else skipping)
-
-
 def _on_step(optimizer: Any, *_: Any) -> None:
     if _is_compiling():
         return
     if recorder.skip_limit:
         recorder.skip()
-    elif recorder.is_detailed:
+    else:
         recorder.record_step()
         for call in listeners:
             call_hook("after an optimizer step", call, optimizer)
@@ -102,7 +88,6 @@ def _watch_compilations(module: ModuleType) -> None:
     def on_start(*_: Any) -> None:
         global _is_compiling
         _is_compiling = is_tracing
-        _switch(is_detailed=True)
         channel.send("compile", compiling=True)
 
     module.callback_handler.register_start_callback(on_start)
@@ -128,9 +113,9 @@ def _time_calls(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def wait(*args: Any, **kwargs: Any) -> Any:
-        if _is_compiling() or (recorder.is_detailed and _thread_state.is_waiting):
+        if _is_compiling() or (not recorder.skip_limit and _thread_state.is_waiting):
             return original(*args, **kwargs)
-        if not recorder.is_detailed:
+        if recorder.skip_limit:
             begin = read_clock()
             result = original(*args, **kwargs)
             recorder.blocked_time += read_clock() - begin
@@ -169,7 +154,7 @@ def _watch_loaders(module: ModuleType) -> None:
     def timed(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def fetch(self: Any) -> Any:
-            if not recorder.is_detailed or _thread_state.is_waiting:
+            if recorder.skip_limit or _thread_state.is_waiting:
                 return original(self)
             _thread_state.is_waiting, begin, batch = True, read_clock(), None
             recorder.mark_part("data", begin)
@@ -180,11 +165,11 @@ def _watch_loaders(module: ModuleType) -> None:
                 _thread_state.is_waiting = False
                 recorder.record_data(begin, _count_samples(batch))
 
-        return fetch
+        return _mark_untraced(fetch)
 
     iterator = module._BaseDataLoaderIter  # noqa: SLF001  the base class of all iterators
-    _replace(iterator, "__next__", timed(iterator.__next__))
-    _replace(module.DataLoader, "__iter__", timed(module.DataLoader.__iter__))
+    iterator.__next__ = timed(iterator.__next__)
+    module.DataLoader.__iter__ = timed(module.DataLoader.__iter__)
 
 
 def _count_samples(batch: Any) -> int:
@@ -205,11 +190,11 @@ def _watch_parallel(module: ModuleType) -> None:
 
     @functools.wraps(begin_forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_compiling() and recorder.is_detailed and torch.is_grad_enabled():
+        if not (_is_compiling() or recorder.skip_limit) and torch.is_grad_enabled():
             recorder.record_pass(is_forward=True)
         return begin_forward(self, *args, **kwargs)
 
-    _replace(owner, "_pre_forward", forward)
+    owner._pre_forward = _mark_untraced(forward)  # noqa: SLF001
     _time_method(owner, "_sync_buffers")
 
 
@@ -217,25 +202,18 @@ def _watch_backward(autograd: ModuleType) -> None:
     backward = autograd.backward
 
     @functools.wraps(backward)
-    def skip_backward(*args: Any, **kwargs: Any) -> None:
-        if not recorder.skip_limit and recorder.is_enabled:  # user code has stored this function
-            return measure_backward(*args, **kwargs)
-        begin = read_clock()
-        backward(*args, **kwargs)
-        recorder.backward_end = end = read_clock()
-        recorder.blocked_time += end - begin
-        return None
-
-    @functools.wraps(backward)
-    def measure_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+    def timed_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         if _is_compiling():
             backward(tensors, *args, **kwargs)
-        elif recorder.is_detailed and recorder.is_enabled:
-            _measure_backward(backward, tensors, *args, **kwargs)
+        elif recorder.skip_limit or not recorder.is_enabled:
+            begin = read_clock()
+            backward(tensors, *args, **kwargs)
+            recorder.backward_end = end = read_clock()
+            recorder.blocked_time += end - begin
         else:
-            skip_backward(tensors, *args, **kwargs)
+            _measure_backward(backward, tensors, *args, **kwargs)
 
-    _replace(autograd, "backward", measure_backward, _mark_untraced(skip_backward))
+    autograd.backward = _mark_untraced(timed_backward)  # type: ignore[attr-defined]
 
 
 def _measure_backward(backward: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
