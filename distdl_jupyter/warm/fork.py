@@ -170,7 +170,8 @@ class Forker:
             os.chdir(options["cwd"])
         job, rank = environment[processes.MARK], environment.get("DISTDL_RANK")
         role = f"rank {rank} of {job}" if rank else f"service of {job}"
-        self.argv.set_arguments([*arguments[1:], f"({role})"], f"{processes.MARK}={job}")
+        marks = [f"{name}={environment[name]}" for name in (processes.MARK, "DISTDL_PIPES") if name in environment]
+        self.argv.set_arguments([*arguments[1:], f"({role})"], marks)
         node_job.fork = None
         _reset_state(arguments)
         count = count_library_threads(environment) or 1
@@ -189,7 +190,7 @@ class ArgvBuffer:
     """The fillers in this process's memory. Raises LookupError if they are missing.
 
     ``/proc/PID/environ`` and ``/proc/PID/cmdline`` show the memory from the time of exec, so a forked rank would look
-    like the template and could not be found by its job's mark. The template is therefore started with a filler as its
+    like the template and could not be found by its job's marks. The template is therefore started with a filler as its
     last variable (whose name is overwritten too) and last argument. Forked processes overwrite only these fillers,
     because C code may have pointers to the rest of that memory.
     """
@@ -203,14 +204,15 @@ class ArgvBuffer:
         start = addresses[0] + len(ctypes.string_at(addresses[0])) + 1
         self._arguments = (start, filler + length - start)
 
-    def set_arguments(self, arguments: Sequence[str], mark: str = "") -> None:
-        """Set the visible arguments after the interpreter's path, and the visible variable ``mark``."""
+    def set_arguments(self, arguments: Sequence[str], marks: Sequence[str] = ()) -> None:
+        """Set the visible arguments after the interpreter's path, and the visible variables ``marks`` (NAME=VALUE)."""
         line = b"\0".join(argument.encode(errors="surrogateescape") for argument in arguments)
         address, length = self._arguments
         # Padded with blanks, because trailing zeros would be read as empty arguments.
         ctypes.memmove(address, line[:length].ljust(length), length)
         address, length = self._variable
-        ctypes.memmove(address, mark.encode()[:length].ljust(length, b"\0"), length)
+        variables = b"\0".join(map(os.fsencode, marks))
+        ctypes.memmove(address, variables[:length].ljust(length, b"\0"), length)
 
 
 def _find_filler(start: int, end: int, text: bytes) -> tuple[int, int]:
