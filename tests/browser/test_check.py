@@ -28,7 +28,7 @@ for inputs, targets in DataLoader(TensorDataset(x, x[:, :1]), batch_size=8):
     optimizer.step()
 """
 LOAD = "%load_ext distdl_jupyter"
-FINDING = "The ranks train on the same samples"
+FINDING = "Processes train on the same samples"
 
 
 @pytest.fixture
