@@ -4,6 +4,7 @@
  *
  * It opens on a click. The job's card lists the stacks, which are read from a `StacksSource`.
  */
+import { ApiError } from '../api/api';
 import type { Card, Stacks, StackFrame, StackGroup, StackThread } from './card';
 import { collectivesTable } from './collectives';
 import { assign, fill, h, onClick, quoted, show, type Child } from '../ui/dom';
@@ -128,7 +129,10 @@ export class StacksView {
       this.#shown = stacks;
       this.#settle('');
     } catch (error) {
-      if (this.#requested === number) this.#settle(error);
+      if (this.#requested !== number) return;
+      // The next card shows that the server is there again, and reads them once more.
+      if (error instanceof ApiError && error.status === 0) this.#requested = this.#shown?.number ?? 0;
+      this.#settle(error);
     }
   }
 
