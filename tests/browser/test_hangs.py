@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, Route, expect
 
 from distdl_jupyter.jobs import client
 from tests.browser import pages
@@ -95,9 +95,16 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     page = book.open_job(id_)
     expect(page.locator("tr.dd-oddrow")).to_contain_text("differs from the others")
     # A request that fails on its way is made again.
-    book.page.route(re.compile(r"/distdl/api/jobs/[^/]+/stacks\?"), lambda route: route.abort(), times=1)
+    lost: list[str] = []
+
+    def lose(route: Route) -> None:
+        lost.append(route.request.url)
+        route.abort()
+
+    book.page.route(re.compile(r"/distdl/api/jobs/[^/]+/stacks\?"), lose, times=1)
     page.get_by_role("button", name="Show stacks").click()
     both_groups(page)
+    assert len(lost) == 1
     line = page.locator(".dd-stackcol").nth(0).get_by_role("button", name=re.compile("line 7|line 8"))
     expect(line.first).to_be_visible()
     calls = page.locator(".dd-collectives tbody tr").locator("visible=true")  # not in the notice as well
