@@ -108,7 +108,7 @@ class Job:
     @property
     def marks(self) -> dict[str, str]:
         """The environment variables that mark every process of the job."""
-        return {processes.MARK: self.name, "DISTDL_PIPES": str(self.run.path)}
+        return dict(zip(processes.MARKS, (self.name, str(self.run.path)), strict=True))
 
     def handle(self, type_: str, fields: Fields) -> Reply:
         """Handle a request of the supervisor (see ``node.agent``) and return the response."""

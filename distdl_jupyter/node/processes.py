@@ -28,8 +28,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-#: The variable that every process of a job has.
+#: The variable that names the job, and both variables that every process of a job has.
 MARK = "DISTDL_JOB_ID"
+MARKS = (MARK, "DISTDL_PIPES")
 _PROC = Path("/proc")
 #: The inode of the initial process namespace (PROC_PID_INIT_INO in the kernel's source).
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC

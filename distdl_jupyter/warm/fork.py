@@ -46,7 +46,7 @@ def become_supervisor(
         lock, log = descriptors
         _start_session((os.open(os.devnull, os.O_RDONLY), log, log), keep=(lock, connection.fileno()))
         arguments = ["-P", "-m", "distdl_jupyter.supervisor", message["folder"], "(warm)"]
-        forker.argv.set_arguments(arguments)
+        forker.argv.set_arguments(arguments, {})
         os.setpriority(os.PRIO_PROCESS, 0, message["niceness"])
         _reset_state([sys.executable, *arguments])
         send(connection, {"accepted": os.getpid()})
@@ -170,8 +170,7 @@ class Forker:
             os.chdir(options["cwd"])
         job, rank = environment[processes.MARK], environment.get("DISTDL_RANK")
         role = f"rank {rank} of {job}" if rank else f"service of {job}"
-        marks = [f"{name}={environment[name]}" for name in (processes.MARK, "DISTDL_PIPES") if name in environment]
-        self.argv.set_arguments([*arguments[1:], f"({role})"], marks)
+        self.argv.set_arguments([*arguments[1:], f"({role})"], {name: environment[name] for name in processes.MARKS})
         node_job.fork = None
         _reset_state(arguments)
         count = count_library_threads(environment) or 1
@@ -204,14 +203,14 @@ class ArgvBuffer:
         start = addresses[0] + len(ctypes.string_at(addresses[0])) + 1
         self._arguments = (start, filler + length - start)
 
-    def set_arguments(self, arguments: Sequence[str], marks: Sequence[str] = ()) -> None:
-        """Set the visible arguments after the interpreter's path, and the visible variables ``marks`` (NAME=VALUE)."""
+    def set_arguments(self, arguments: Sequence[str], marks: Mapping[str, str]) -> None:
+        """Set the visible arguments after the interpreter's path, and the visible variables ``marks``."""
         line = b"\0".join(argument.encode(errors="surrogateescape") for argument in arguments)
         address, length = self._arguments
         # Padded with blanks, because trailing zeros would be read as empty arguments.
         ctypes.memmove(address, line[:length].ljust(length), length)
         address, length = self._variable
-        variables = b"\0".join(map(os.fsencode, marks))
+        variables = b"\0".join(os.fsencode(f"{name}={value}") for name, value in marks.items())
         ctypes.memmove(address, variables[:length].ljust(length, b"\0"), length)
 
 

@@ -113,13 +113,15 @@ def _time_calls(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def wait(*args: Any, **kwargs: Any) -> Any:
-        if _is_compiling() or (not recorder.skip_limit and _thread_state.is_waiting):
+        if _is_compiling():
             return original(*args, **kwargs)
         if recorder.skip_limit:
             begin = read_clock()
             result = original(*args, **kwargs)
             recorder.blocked_time += read_clock() - begin
             return result
+        if _thread_state.is_waiting:
+            return original(*args, **kwargs)
         _thread_state.is_waiting, begin = True, read_clock()
         recorder.mark_part("wait", begin)
         try:
@@ -194,7 +196,7 @@ def _watch_parallel(module: ModuleType) -> None:
             recorder.record_pass(is_forward=True)
         return begin_forward(self, *args, **kwargs)
 
-    owner._pre_forward = _mark_untraced(forward)  # noqa: SLF001
+    owner._pre_forward = _mark_untraced(forward)  # noqa: SLF001  the first of them
     _time_method(owner, "_sync_buffers")
 
 
@@ -205,7 +207,7 @@ def _watch_backward(autograd: ModuleType) -> None:
     def timed_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         if _is_compiling():
             backward(tensors, *args, **kwargs)
-        elif recorder.skip_limit or not recorder.is_enabled:
+        elif recorder.skip_limit or not recorder.is_enabled:  # after a failure, steps are still counted
             begin = read_clock()
             backward(tensors, *args, **kwargs)
             recorder.backward_end = end = read_clock()

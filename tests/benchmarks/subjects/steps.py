@@ -30,23 +30,18 @@ def main() -> None:
 
     rank.install_hooks()
     changed = [
-        [owner, name, before[name], value]
+        (owner, name, before[name], value)
         for owner, before in zip(owners, plain, strict=True)
         for name, value in vars(owner).items()
         if name in before and value is not before[name]
     ]
-    hooks, is_on = dict(optimizers._global_optimizer_post_hooks), True
+    hooks = dict(optimizers._global_optimizer_post_hooks)
 
     def switch(*, on: bool) -> None:
-        nonlocal is_on
         optimizers._global_optimizer_post_hooks.clear()
         optimizers._global_optimizer_post_hooks.update(hooks if on else {})
-        for entry in changed:
-            owner, name, without, with_ = entry
-            if is_on:
-                entry[3] = with_ = getattr(owner, name)  # the one for skipped steps or for measured ones
+        for owner, name, without, with_ in changed:
             setattr(owner, name, with_ if on else without)
-        is_on = on
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
