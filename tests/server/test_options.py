@@ -13,13 +13,13 @@ from distdl_jupyter.core import registry
 @dataclass(frozen=True)
 class Options:
     host: str
+    more: dict[str, int]
     count: int = field(default=2, metadata={"help": "how many"})
     share: float | None = None
     fast: bool = False
     way: str = field(default="a", metadata={"choices": ("a", "b")})
     mode: Literal["x", "y"] = "x"
     words: tuple[str, ...] = ("one",)
-    more: dict[str, int] = field(default_factory=dict)
     other: Any = None
 
 
@@ -29,16 +29,16 @@ def test_every_type_has_its_schema():
         "type": "object",
         "properties": {
             "host": {"type": "string"},
+            "more": {"type": "object", "additionalProperties": {"type": "integer"}},
             "count": {"type": "integer", "description": "how many", "default": 2},
             "share": {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None},
             "fast": {"type": "boolean", "default": False},
             "way": {"enum": ["a", "b"], "default": "a"},
             "mode": {"enum": ["x", "y"], "default": "x"},
             "words": {"type": "array", "items": {"type": "string"}, "default": ("one",)},
-            "more": {"type": "object", "additionalProperties": {"type": "integer"}},
             "other": {"default": None},
         },
-        "required": ["host"],
+        "required": ["host", "more"],
         "additionalProperties": False,
     }
 
