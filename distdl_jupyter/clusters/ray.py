@@ -66,8 +66,8 @@ _NAMESPACE = "distdl"
 #: Ray's client server reports this while it still holds the port of a killed client, or if its process for the new
 #: client did not start within 30 s. A later attempt may succeed.
 _BUSY_MESSAGE = "Initialization failure from server"
-#: Timeout in seconds of separate processes, including the start of Ray.
-_QUERY_SECONDS = {"nodes": 30.0, "sweep": 60.0, "checks": 30.0}
+#: Timeout in seconds of a separate process, long enough for a second attempt of Ray to start a client.
+_QUERY_SECONDS = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,12 +340,12 @@ def _get_first_line(error: BaseException) -> str:
 def _query(query: str, options: RayOptions, **fields: Any) -> list[Any]:
     """Run ``main`` in a separate process and return the rows. Raises LaunchFailed."""
     arguments = [query, json.dumps(dataclasses.asdict(options)), json.dumps(fields)]
-    command, seconds = [sys.executable, "-P", "-m", __name__, *arguments], _QUERY_SECONDS[query]
+    command = [sys.executable, "-P", "-m", __name__, *arguments]
     try:
-        process = subprocess.run(command, input="", capture_output=True, text=True, timeout=seconds, check=False)
+        process = subprocess.run(command, input="", capture_output=True, text=True, timeout=_QUERY_SECONDS, check=False)
         rows = json.loads(process.stdout.splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
-        message = f"Ray at {options.address} did not respond within {seconds:.0f} s."
+        message = f"Ray at {options.address} did not respond within {_QUERY_SECONDS:.0f} s."
         hint = "Check that Ray is running: ray status"
         raise LaunchFailed(message, code="ray-silent", hint=hint) from None
     if isinstance(rows, dict):

@@ -241,6 +241,11 @@ def test_a_page_and_the_panel_of_a_notebook_cause_one_reader(quick, story, monke
     assert len(readers) == 1
 
 
+def count_read(reads):
+    """Return how many bytes of a job's events and of its log were read."""
+    return [sum(after[at] - before[at] for before, after in reads) for at in (0, 1)]
+
+
 def test_twenty_pages_read_a_job_once(quick, story, monkeypatch):
     reads, original = [], PageReader.step
 
@@ -263,8 +268,9 @@ def test_twenty_pages_read_a_job_once(quick, story, monkeypatch):
         rows = kept(story)
         for page in pages:
             page.until(lambda p: p.rows == rows, "all rows")
-        for at, file in enumerate((story.folder.events, story.folder.log)):
-            assert sum(after[at] - before[at] for before, after in reads) == file.stat().st_size
+        sizes = [file.stat().st_size for file in (story.folder.events, story.folder.log)]
+        wait_for(lambda: count_read(reads) >= sizes)
+        assert count_read(reads) == sizes
     finally:
         for page in pages:
             page.close()

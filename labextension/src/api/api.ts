@@ -113,7 +113,7 @@ export async function reached<T>(request: Promise<T>): Promise<T> {
     return await request;
   } catch (error) {
     if (error instanceof DOMException && error.name === 'AbortError') throw error;
-    throw new ApiError(__('The Jupyter server is not responding.'), 'NetworkError', __('The jobs keep running. Retrying.'), 0);
+    throw new ApiError(__('The Jupyter server is not responding.'), 'NetworkError', __('Jobs keep running.'), 0);
   }
 }
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from distdl_jupyter.clusters import spark
 from distdl_jupyter.testing import ClusterContract
 from tests.clusters.spark.conftest import CORES
 from tests.contracts import QueueContract
@@ -29,8 +30,9 @@ class TestTwoHosts(ClusterContract):
     process_count_per_node = 1
 
     @pytest.fixture(autouse=True)
-    def _on(self, spark_hosts):
+    def _on(self, spark_hosts, monkeypatch):
         self.options = spark_hosts.options
+        monkeypatch.setattr(spark, "_CHECK_SECONDS", 150.0)  # beside other tests, a driver starts slowly
 
 
 @pytest.mark.full
