@@ -35,16 +35,14 @@ def compile_for(seconds):
 
 
 def test_a_rank_that_compiles_says_so_and_is_not_stalled(monkeypatch):
-    monkeypatch.setenv("DISTDL_STALL_SECONDS", "2")
-    job = submit(compile_for, (8,), process_count_per_node=2, distributed_backend="torch")
+    monkeypatch.setenv("DISTDL_STALL_SECONDS", "5")  # longer than the import of the compiler
+    job = submit(compile_for, (15,), process_count_per_node=2, distributed_backend="torch")
     wait_for(lambda: [get_rank_status(rank) for rank in job.view().ranks] == ["ready", "compiling"], 60)
     view = job.view()
     assert make_job_row(view, job.spec, view.created).message == "torch.compile on rank 1"
     assert any("compiling" in line for line in describe_job(job))
     assert job.results(timeout=100) == [4.0, 4.0]
-    events = all_written(job.folder)
-    compiles = [index for index, event in enumerate(events) if "compiling" in event]
-    assert not [event for event in events[compiles[0] : compiles[-1]] if event["type"] == "stall" and event["since"]]
+    assert not [event for event in all_written(job.folder) if event["type"] == "stall"]
     assert not any(rank.compiling for rank in job.view().ranks)
 
 

@@ -13,32 +13,34 @@ from distdl_jupyter.core import registry
 @dataclass(frozen=True)
 class Options:
     host: str
-    more: dict[str, int]
     count: int = field(default=2, metadata={"help": "how many"})
     share: float | None = None
     fast: bool = False
     way: str = field(default="a", metadata={"choices": ("a", "b")})
     mode: Literal["x", "y"] = "x"
     words: tuple[str, ...] = ("one",)
+    more: dict[str, int] = field(default_factory=dict)
     other: Any = None
 
 
 def test_every_type_has_its_schema():
-    assert create_json_schema(Options) == {
+    schema = create_json_schema(Options)
+    assert schema["properties"]["more"].pop("default", {}) == {}  # only msgspec 0.23 and later writes it
+    assert schema == {
         "title": "Options",
         "type": "object",
         "properties": {
             "host": {"type": "string"},
-            "more": {"type": "object", "additionalProperties": {"type": "integer"}},
             "count": {"type": "integer", "description": "how many", "default": 2},
             "share": {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None},
             "fast": {"type": "boolean", "default": False},
             "way": {"enum": ["a", "b"], "default": "a"},
             "mode": {"enum": ["x", "y"], "default": "x"},
             "words": {"type": "array", "items": {"type": "string"}, "default": ("one",)},
+            "more": {"type": "object", "additionalProperties": {"type": "integer"}},
             "other": {"default": None},
         },
-        "required": ["host", "more"],
+        "required": ["host"],
         "additionalProperties": False,
     }
 

@@ -196,7 +196,7 @@ def _watch_parallel(module: ModuleType) -> None:
             recorder.record_pass(is_forward=True)
         return begin_forward(self, *args, **kwargs)
 
-    owner._pre_forward = _mark_untraced(forward)  # noqa: SLF001  the first of them
+    owner._pre_forward = _mark_untraced(forward)  # noqa: SLF001  no public method begins each pass
     _time_method(owner, "_sync_buffers")
 
 
