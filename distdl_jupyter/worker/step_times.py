@@ -512,9 +512,9 @@ class StepRecorder:
             rest = max(0, part - int(busy * scale))
             head = [part, int(step.data * scale), rest, number * step.samples]
             record = [*head, *[int(wait * scale) for wait in step.waits]]
-            for _ in range(1 if self._missing_count else min(_MAX_EQUAL, count // number)):
-                self._put_record(record, number)
-                count, total = count - number, total - part
+            repeat = 1 if self._missing_count else min(_MAX_EQUAL, count // number, self._count_free(number, record))
+            self._put_record(record, number, repeat)
+            count, total = count - repeat * number, total - repeat * part
         if skipped.pause:
             rest, waits = max(0, skipped.pause - busy), step.waits.copy()
             if waits:
@@ -522,8 +522,13 @@ class StepRecorder:
                 rest, waits[-1] = rest - wait, waits[-1] + wait
             self._put_record([skipped.pause, step.data, rest, step.samples, *waits])
 
-    def _put_record(self, record: list[int], steps: int = 1) -> None:
-        """Add steps to the last record, or begin another one if it is full."""
+    def _count_free(self, size: int, record: list[int]) -> int:
+        """Return how many equal records of ``size`` steps can follow before larger ones begin or the report is full."""
+        before_larger = (RECORDS_PER_SIZE * (2 * size - 1) - self._next_step) // size
+        return max(1, min(before_larger, (_MAX_NUMBERS - self._number_count) // len(record) + 1))
+
+    def _put_record(self, record: list[int], steps: int = 1, repeat: int = 1) -> None:
+        """Add steps to the last record or, if it is full, begin one or more equal ones (``repeat``)."""
         if self._missing_count:
             sums = itertools.zip_longest(self._records[-1], record, fillvalue=0)
             self._records[-1] = [previous + value for previous, value in sums]
@@ -531,10 +536,10 @@ class StepRecorder:
             if (size := get_steps_per_record(self._next_step)) != self._size:
                 self._send()
                 self._size = size
-            self._records.append(record)
-            self._number_count += len(record)
+            self._records += [record] * repeat
+            self._number_count += repeat * len(record)
             self._missing_count = size
-        self._next_step += steps
+        self._next_step += repeat * steps
         self._missing_count -= steps
         if self._number_count > _MAX_NUMBERS:
             self._send()

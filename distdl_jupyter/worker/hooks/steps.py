@@ -63,7 +63,7 @@ def install_hooks(finder: HookFinder) -> None:
     finder.hook("horovod.torch.optimizer", _watch_horovod)
 
 
-def _on_step(optimizer: Any, *_: Any) -> None:
+def _on_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     if _is_compiling():
         return
     if recorder.skip_limit:

@@ -1,17 +1,19 @@
-"""What the hooks of a rank cost in a training step: ``steps.py WIDTH BLOCKS`` prints microseconds of a step.
+"""What the hooks of a rank cost in a training step: ``steps.py WIDTH PAIRS`` prints microseconds of a step.
 
-One process trains with DistributedDataParallel over Gloo, in blocks of steps with all hooks on and off in turn. The
-time is the training thread's own CPU time, so other processes change the difference little. The first steps, of which
-more are measured, do not count.
+One process trains with DistributedDataParallel over Gloo, in short blocks of steps with all hooks on and off in turn.
+The difference of the medians of two neighboring blocks depends little on other processes and on the speed of the
+processor, which may change every second. Steps that the hooks measure take longer and are rare, so they count by their
+share. The first steps, of which more are measured, do not count.
 """
 
 import os
 import statistics
 import sys
 import time
+from itertools import pairwise
 
-WIDTH, BLOCKS = map(int, sys.argv[1:])
-STEPS, WARM_UP = 250, 1000
+WIDTH, PAIRS = map(int, sys.argv[1:])
+STEPS, SETTLE, WARM_UP = 40, 10, 1200
 
 
 def main() -> None:
@@ -27,6 +29,7 @@ def main() -> None:
     owners = (torch.autograd, parallel, DataLoader, dataloader._BaseDataLoaderIter, work)
     plain = [dict(vars(owner)) for owner in owners]
     from distdl_jupyter.worker import rank
+    from distdl_jupyter.worker.step_times import recorder
 
     rank.install_hooks()
     changed = [
@@ -49,23 +52,31 @@ def main() -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
     inputs = torch.ones(64, WIDTH)
 
-    def train(steps: int) -> float:
-        loader = iter(DataLoader(torch.ones(steps, 8), batch_size=1))
-        begin = time.thread_time()
-        for _ in loader:
+    def train(steps: int) -> list[tuple[float, bool]]:
+        """Return the microseconds of each step after the first, and whether the hooks measured it."""
+        moments = []
+        for _ in DataLoader(torch.ones(steps, 8), batch_size=1):
             optimizer.zero_grad()
             net(inputs).square().mean().backward()
             optimizer.step()
-        return 1e6 * (time.thread_time() - begin) / steps
+            moments.append((time.perf_counter_ns(), recorder.is_detailed))  # of the next step
+        return [((end - begin) / 1000, measured) for (begin, measured), (end, _) in pairwise(moments)]
 
     train(WARM_UP)
-    times: dict[bool, list[float]] = {True: [], False: []}
-    for block in range(2 * BLOCKS):
-        on = (block + block // 2) % 2 == 0  # on, off, off, on: what becomes slower does so for both
-        switch(on=on)
-        train(20)
-        times[on].append(train(STEPS))
-    cost = statistics.median(a - b for a, b in zip(times[True], times[False], strict=True))
+    costs, measured_costs, steps = [], [], 0
+    for pair in range(PAIRS):
+        times: dict[bool, list[tuple[float, bool]]] = {}
+        for on in (pair % 2 == 0, pair % 2 == 1):  # on, off, off, on: what becomes slower does so for both
+            switch(on=on)
+            times[on] = train(SETTLE + STEPS)[SETTLE:]
+        plain_time = statistics.median(t for t, _ in times[False])
+        skipped_times = [t for t, measured in times[True] if not measured]
+        costs.append(statistics.median(skipped_times) - plain_time)
+        measured_costs += [t - plain_time for t, measured in times[True] if measured]
+        steps += len(times[True])
+    cost = statistics.median(costs)
+    if measured_costs:
+        cost += len(measured_costs) / steps * (statistics.median(measured_costs) - cost)
     os.write(out, f"{cost:.2f}\n".encode())
 
 
