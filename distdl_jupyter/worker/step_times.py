@@ -9,10 +9,10 @@ A step ends when an optimizer has stepped. It consists of:
 * ``rest``: the other time before the forward pass, for example for evaluation, logging and checkpoints;
 * compute: the remaining time.
 
-Measuring all parts of a step takes up to 0.4 ms. So after the first steps, only one in ``_INTERVAL`` short steps is
-measured, and later only one every 0.2 s. All ranks measure the same steps, because the steps of a longer interval are a
-subset of those of a shorter one. Skipped steps are only counted, and are assumed to have the same parts as the next
-measured step. The step after a pause is measured.
+Measuring all parts of a step takes up to 0.4 ms. So after the first steps, short steps are only measured every 0.2 s,
+and at most one in ``_INTERVAL``. All ranks measure the same steps, because the steps of a longer interval are a subset
+of those of a shorter one. Skipped steps are only counted, and are assumed to have the same parts as the next measured
+step. The step after a pause is measured.
 
 Records are sent at most once per second, or earlier when a report is full. The first ``RECORDS_PER_SIZE`` cover one
 step each, the next ones two, then four, so training of any length produces a few thousand records.
@@ -39,16 +39,14 @@ P = ParamSpec("P")
 RECORDS_PER_SIZE = 2000
 #: Maximum number of separate waits in a record. Later waits are added to the last one.
 _MAX_WAITS = 8
-#: The first ``_FIRST_STEPS`` steps are measured, then one in ``_INTERVAL`` up to step ``_EARLY_STEPS``. 47 does not
-#: divide common intervals of logging or saving.
-_FIRST_STEPS, _INTERVAL, _EARLY_STEPS = 100, 47, 1000
-#: After step ``_EARLY_STEPS``, the interval doubles until it lasts ``_SPAN_NS`` or has ``_MAX_INTERVAL`` steps.
-_SPAN_NS, _MAX_INTERVAL = 200_000_000, 47 << 6
-#: Every ``_BLOCK_STEPS`` steps, steps are classified as short if they take less than ``_SHORT_NS`` on a CPU, or
-#: ``_SHORT_GPU_NS`` on a GPU. The hooks take less than 1 % of a longer step.
-_BLOCK_STEPS, _SHORT_NS, _SHORT_GPU_NS = 32, 5_000_000, 10_000_000
-#: A skipped step that takes more nanoseconds contains a pause.
-_PAUSE_NS = 50_000_000
+#: The first ``_FIRST_STEPS`` steps are measured. Later, the interval between measured short steps is the first of 7, 14,
+#: 28, ... that lasts ``_SPAN_NS``. None of them divides common intervals of logging or saving (10, 50, 100).
+_FIRST_STEPS, _INTERVAL, _MAX_INTERVAL, _SPAN_NS = 100, 7, 7 << 9, 200_000_000
+#: Every ``_BLOCK_STEPS`` steps, steps are classified as short if they take less than ``_SHORT_NS``. The hooks take less
+#: than 1 % of a longer step.
+_BLOCK_STEPS, _SHORT_NS = 32, 50_000_000
+#: A skipped step contains a pause if it takes more nanoseconds, and ``_PAUSE_FACTOR`` times the mean of the steps.
+_PAUSE_NS, _PAUSE_FACTOR = 50_000_000, 4
 #: Minimum nanoseconds between two reports, and maximum count of numbers in one, which is one atomic write to a pipe.
 _SEND_NS, _MAX_NUMBERS = 1_000_000_000, 350
 #: Timeout in seconds for the last steps on a GPU. A GPU that hangs must not block the exit of the process.
@@ -224,7 +222,16 @@ class StepRecorder:
     """Records the steps of the training thread of one process. Times are in nanoseconds (``read_clock``)."""
 
     #: The attributes that are used in skipped steps. Slots are faster than the dictionary with the others.
-    __slots__ = ("__dict__", "backward_end", "blocked_time", "resume_at", "skip_end", "skip_limit", "skipped")
+    __slots__ = (
+        "__dict__",
+        "backward_end",
+        "blocked_time",
+        "pause_limit",
+        "resume_at",
+        "skip_end",
+        "skip_limit",
+        "skipped",
+    )
 
     def __init__(self) -> None:
         #: Whether steps are recorded, which only a rank sets.
@@ -239,12 +246,12 @@ class StepRecorder:
         self._step = 0
         #: The next step to record. It is less than the current step while times of a GPU are pending.
         self._next_step = 0
-        #: Whether the hooks support skipped steps, and whether the steps are short.
-        self.can_skip = self._is_short = False
+        #: Whether the hooks support skipped steps.
+        self.can_skip = False
         #: The time and step of the last classification of steps as short or long.
         self._block_begin = self._block_step = 0
-        #: The interval between measured short steps.
-        self._interval = _INTERVAL
+        #: The interval between measured steps, and the time above which a skipped step contains a pause.
+        self._interval, self.pause_limit = 1, _PAUSE_NS
         #: The skipped steps before the current measured one, and the last measured step that is recorded.
         self._before = SkippedSteps()
         self._last_measured: MeasuredStep | None = None
@@ -381,9 +388,9 @@ class StepRecorder:
         if end := self.backward_end:
             self.backward_end = 0
             self.skipped += 1
-            if end - self.skip_end > _PAUSE_NS or end > self.resume_at or self.skipped >= self.skip_limit:
+            if end - self.skip_end > self.pause_limit or end > self.resume_at or self.skipped >= self.skip_limit:
                 self._end = read_clock()
-                if self._end - self.skip_end > _PAUSE_NS:
+                if self._end - self.skip_end > self.pause_limit:
                     self._pause, self._pause_blocked = self._end - self.skip_end, self.blocked_time
                 self._resume()
             else:
@@ -419,9 +426,8 @@ class StepRecorder:
         elif self._end or (self._begin and self._has_computed):
             self._end_measured()
             step = self._step + 1
-            interval = self._interval if step >= _EARLY_STEPS else _INTERVAL
-            is_detailed = step < _FIRST_STEPS or not self._is_short or step % interval == 0 or self._measures_all
-            self.skip_limit = 0 if is_detailed else interval - step % interval
+            is_detailed = step < _FIRST_STEPS or step % self._interval == 0 or self._measures_all
+            self.skip_limit = 0 if is_detailed else self._interval - step % self._interval
             self.resume_at = self._end + _SEND_NS
 
     def _end_measured(self) -> None:
@@ -480,10 +486,10 @@ class StepRecorder:
         if (steps := self._step - self._block_step) >= _BLOCK_STEPS:
             # Classify the steps as short or long, and choose the interval between measured steps.
             mean = max(1, (end - self._block_begin) // steps)
-            self._is_short = self.can_skip and mean < (_SHORT_NS if self.gpu is None else _SHORT_GPU_NS)
-            self._interval = _INTERVAL
-            while self._interval < _MAX_INTERVAL and self._interval * mean < _SPAN_NS:
+            self._interval = _INTERVAL if self.can_skip and mean < _SHORT_NS else 1
+            while 1 < self._interval < _MAX_INTERVAL and self._interval * mean < _SPAN_NS:
                 self._interval *= 2
+            self.pause_limit = max(_PAUSE_NS, _PAUSE_FACTOR * mean)
             self._block_begin, self._block_step = end, self._step
         if end - self._sent_at > _SEND_NS:
             self._send()
