@@ -183,6 +183,22 @@ def test_of_short_steps_few_are_measured_and_a_pause_in_another_one_is_found(fol
     assert sum(record[0] > 250_000 for record in records) == 2
 
 
+def test_steps_of_some_milliseconds_are_sampled_too(folder):
+    records = run(folder, """
+        from distdl_jupyter.worker import step_times
+        measured = []
+        for _ in range(140):
+            loss().backward()
+            measured.append(step_times.recorder.is_detailed)
+            time.sleep(0.01)
+            optimizer.step()
+        assert all(measured[:100]), measured
+        assert sum(measured[100:]) < 20, measured
+    """)  # fmt: skip
+    assert len(records) == 140
+    assert sum(record[0] for record in records[100:]) > 40 * 10_000
+
+
 class Out:
     def __init__(self):
         self.sent = []
