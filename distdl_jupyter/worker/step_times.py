@@ -9,10 +9,10 @@ A step ends when an optimizer has stepped. It consists of:
 * ``rest``: the other time before the forward pass, for example for evaluation, logging and checkpoints;
 * compute: the remaining time.
 
-Measuring all parts of a step takes up to 0.4 ms. So after the first steps, short steps are only measured every 0.2 s,
-and at most one in ``_INTERVAL``. All ranks measure the same steps, because the steps of a longer interval are a subset
-of those of a shorter one. Skipped steps are only counted, and are assumed to have the same parts as the next measured
-step. The step after a pause is measured.
+Measuring all parts of a step takes up to 0.4 ms. So after the first steps, of short steps only one in ``_INTERVAL`` is
+measured, or fewer, so that they are at least 0.2 s apart. All ranks measure the same steps, because the steps of a
+longer interval are a subset of those of a shorter one. Skipped steps are only counted, and are assumed to have the same
+parts as the next measured step. The step after a pause is measured.
 
 Records are sent at most once per second, or earlier when a report is full. The first ``RECORDS_PER_SIZE`` cover one
 step each, the next ones two, then four, so training of any length produces a few thousand records.
@@ -45,7 +45,7 @@ _FIRST_STEPS, _INTERVAL, _MAX_INTERVAL, _SPAN_NS = 100, 7, 7 << 9, 200_000_000
 #: Every ``_BLOCK_STEPS`` steps, steps are classified as short if they take less than ``_SHORT_NS``. The hooks take less
 #: than 1 % of a longer step.
 _BLOCK_STEPS, _SHORT_NS = 32, 50_000_000
-#: A skipped step contains a pause if it takes more nanoseconds, and ``_PAUSE_FACTOR`` times the mean of the steps.
+#: A skipped step contains a pause if it takes more than ``_PAUSE_NS``, and more than ``_PAUSE_FACTOR`` mean steps.
 _PAUSE_NS, _PAUSE_FACTOR = 50_000_000, 4
 #: Minimum nanoseconds between two reports, and maximum count of numbers in one, which is one atomic write to a pipe.
 _SEND_NS, _MAX_NUMBERS = 1_000_000_000, 350
@@ -486,9 +486,10 @@ class StepRecorder:
         if (steps := self._step - self._block_step) >= _BLOCK_STEPS:
             # Classify the steps as short or long, and choose the interval between measured steps.
             mean = max(1, (end - self._block_begin) // steps)
-            self._interval = _INTERVAL if self.can_skip and mean < _SHORT_NS else 1
-            while 1 < self._interval < _MAX_INTERVAL and self._interval * mean < _SPAN_NS:
-                self._interval *= 2
+            interval = _INTERVAL
+            while interval < _MAX_INTERVAL and interval * mean < _SPAN_NS:
+                interval *= 2
+            self._interval = interval if self.can_skip and mean < _SHORT_NS else 1
             self.pause_limit = max(_PAUSE_NS, _PAUSE_FACTOR * mean)
             self._block_begin, self._block_step = end, self._step
         if end - self._sent_at > _SEND_NS:
@@ -529,7 +530,7 @@ class StepRecorder:
             self._put_record([skipped.pause, step.data, rest, step.samples, *waits])
 
     def _count_free(self, size: int, record: list[int]) -> int:
-        """Return how many equal records of ``size`` steps can follow before larger ones begin or the report is full."""
+        """Return how many records like this one fit before larger ones begin or the report is full, at least 1."""
         before_larger = (RECORDS_PER_SIZE * (2 * size - 1) - self._next_step) // size
         return max(1, min(before_larger, (_MAX_NUMBERS - self._number_count) // len(record) + 1))
 

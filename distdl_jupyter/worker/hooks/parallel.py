@@ -107,8 +107,7 @@ class _OptimizerState:
 class _WeightChecker:
     def __init__(self, finder: HookFinder, interval: int) -> None:
         self._interval = interval
-        #: The states of existing optimizers by ``id``, which is found faster than in a WeakKeyDictionary.
-        self._optimizers: dict[int, _OptimizerState] = {}
+        self._optimizers: weakref.WeakKeyDictionary[Any, _OptimizerState] = weakref.WeakKeyDictionary()
         #: The DistributedDataParallel models of this process.
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
         self._pid = os.getpid()
@@ -123,9 +122,8 @@ class _WeightChecker:
 
     def count_step(self, optimizer: Any) -> None:
         """Count a step, and report the weights if due."""
-        if (state := self._optimizers.get(id(optimizer))) is None:
-            state = self._optimizers[id(optimizer)] = _OptimizerState(len(self._optimizers))
-            weakref.finalize(optimizer, self._optimizers.pop, id(optimizer)).atexit = False
+        if (state := self._optimizers.get(optimizer)) is None:
+            state = self._optimizers[optimizer] = _OptimizerState(len(self._optimizers))
         if state.last_step == (step := recorder.step):
             return
         state.last_step = step
