@@ -39,8 +39,8 @@ P = ParamSpec("P")
 RECORDS_PER_SIZE = 2000
 #: Maximum number of separate waits in a record. Later waits are added to the last one.
 _MAX_WAITS = 8
-#: The first ``_FIRST_STEPS`` steps are measured. Later, the interval between measured short steps is the first of 7, 14,
-#: 28, ... that lasts ``_SPAN_NS``. None of them divides common intervals of logging or saving (10, 50, 100).
+#: The first ``_FIRST_STEPS`` steps are measured. Later, the interval between measured short steps is the first of 7,
+#: 14, 28, ... that lasts ``_SPAN_NS``. None of them divides common intervals of logging or saving (10, 50, 100).
 _FIRST_STEPS, _INTERVAL, _MAX_INTERVAL, _SPAN_NS = 100, 7, 7 << 9, 200_000_000
 #: Every ``_BLOCK_STEPS`` steps, steps are classified as short if they take less than ``_SHORT_NS``. The hooks take less
 #: than 1 % of a longer step.

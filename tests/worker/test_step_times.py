@@ -199,6 +199,47 @@ def test_steps_of_some_milliseconds_are_sampled_too(folder):
     assert sum(record[0] for record in records[100:]) > 40 * 10_000
 
 
+def test_all_ways_of_calling_backward_reach_torch_in_measured_and_in_skipped_steps(folder):
+    run(folder, """
+        from distdl_jupyter.worker.step_times import recorder
+        backward, one = torch.autograd.backward, torch.tensor(1.0)
+        def raises(*args, **kwargs):
+            try:
+                backward(*args, **kwargs)
+            except TypeError as error:
+                return str(error)
+        def gradients(call):
+            optimizer.zero_grad(set_to_none=True)
+            call()
+            return [None if p.grad is None else p.grad.clone() for p in net.parameters()]
+        def check():
+            expected = gradients(lambda: loss().backward())
+            everything = [
+                lambda: backward(loss()), lambda: backward(tensors=(loss(),), grad_tensors=(one,)),
+                lambda: backward(loss(), one, False, False), lambda: loss().backward(one, retain_graph=True),
+                lambda: backward((loss(),), (one,), None, False, None),
+            ]
+            for call in everything:
+                assert all(map(torch.equal, gradients(call), expected))
+            for call in (
+                lambda: loss().backward(inputs=[net.bias]), lambda: backward(loss(), inputs=[net.bias]),
+                lambda: backward(loss(), None, None, False, None, [net.bias]),
+            ):
+                weight, bias = gradients(call)
+                assert weight is None and torch.equal(bias, expected[1])
+            assert "newer" in raises(loss(), newer=1)
+            assert "positional" in raises(loss(), None, None, False, None, None, 1)
+        detailed = []
+        while len(detailed) < 200:
+            if (is_detailed := recorder.is_detailed) not in detailed:
+                check()
+            loss().backward()
+            optimizer.step()
+            detailed.append(is_detailed)
+        assert set(detailed) == {True, False}
+    """)  # fmt: skip
+
+
 class Out:
     def __init__(self):
         self.sent = []

@@ -67,7 +67,17 @@ def _on_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     if _is_compiling():
         return
     if recorder.skip_limit:
-        recorder.skip()
+        if (  # the usual case of ``skip``, which saves a call after every step
+            (end := recorder.backward_end)
+            and end < recorder.resume_at
+            and end - recorder.skip_end < recorder.pause_limit
+            and recorder.skipped + 1 < recorder.skip_limit
+        ):
+            recorder.skipped += 1
+            recorder.skip_end = end
+            recorder.backward_end = recorder.blocked_time = 0
+        else:
+            recorder.skip()
     else:
         recorder.record_step()
         for call in listeners:
@@ -194,7 +204,8 @@ def _watch_parallel(module: ModuleType) -> None:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not (_is_compiling() or recorder.skip_limit) and torch.is_grad_enabled():
             recorder.record_pass(is_forward=True)
-        return begin_forward(self, *args, **kwargs)
+        # Empty keyword arguments take time too.
+        return begin_forward(self, *args, **kwargs) if kwargs else begin_forward(self, *args)
 
     owner._pre_forward = _mark_untraced(forward)  # noqa: SLF001  no public method begins each pass
     _time_method(owner, "_sync_buffers")
@@ -204,16 +215,30 @@ def _watch_backward(autograd: ModuleType) -> None:
     backward = autograd.backward
 
     @functools.wraps(backward)
-    def timed_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+    def timed_backward(
+        tensors: Any,
+        grad_tensors: Any = None,
+        retain_graph: Any = None,
+        create_graph: Any = False,  # noqa: FBT002  torch's parameters
+        *args: Any,
+        inputs: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        # torch always passes ``inputs``, and usually None. A call without *args and **kwargs is faster.
+        if inputs is not None:
+            kwargs["inputs"] = inputs
         if _is_compiling():
-            backward(tensors, *args, **kwargs)
+            backward(tensors, grad_tensors, retain_graph, create_graph, *args, **kwargs)
         elif recorder.skip_limit or not recorder.is_enabled:  # after a failure, steps are still counted
             begin = read_clock()
-            backward(tensors, *args, **kwargs)
+            if args or kwargs:
+                backward(tensors, grad_tensors, retain_graph, create_graph, *args, **kwargs)
+            else:
+                backward(tensors, grad_tensors, retain_graph, create_graph)
             recorder.backward_end = end = read_clock()
             recorder.blocked_time += end - begin
         else:
-            _measure_backward(backward, tensors, *args, **kwargs)
+            _measure_backward(backward, tensors, grad_tensors, retain_graph, create_graph, *args, **kwargs)
 
     autograd.backward = _mark_untraced(timed_backward)  # type: ignore[attr-defined]
 
