@@ -191,7 +191,10 @@ class JobStore:
         newest = next(iter(self.list_ids()), "")
         if id_ > newest:
             return id_
-        moment = datetime.strptime(newest.rpartition("-")[0], _STAMP_FORMAT) + timedelta(seconds=1)
+        try:
+            moment = datetime.strptime(newest.rpartition("-")[0], _STAMP_FORMAT) + timedelta(seconds=1)
+        except ValueError:  # someone has made a folder whose name is no date
+            return id_
         return f"{moment:{_STAMP_FORMAT}}-{id_.rpartition('-')[2]}"
 
     def prepare(self, id_: str) -> JobFolder:

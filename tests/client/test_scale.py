@@ -74,7 +74,7 @@ from tests.client import scaled
 def train(seconds):
     scaled.sleeps(seconds)
 
-scale(train, [1, 2], (0.02,), backends="torch", seconds=1, environment_variables={"HUB_TOKEN": "abcdefgh123"})
+scale(train, [1, 2], (0.02,), backends="torch", seconds=3, environment_variables={"HUB_TOKEN": "abcdefgh123"})
 """
 
 

@@ -53,6 +53,14 @@ def test_jobs_are_listed_newest_first_and_found_by_their_last_part(store):
     assert store.find("aaaa").id == "20260101-000000-aaaa"
 
 
+def test_an_id_sorts_after_all_jobs_even_if_the_clock_was_set_back(store):
+    make(store, "20260101-235959-aaaa")
+    assert store.advance_id("20260102-000000-bbbb") == "20260102-000000-bbbb"
+    assert store.advance_id("20250101-000000-bbbb") == "20260102-000000-bbbb"
+    (store.jobs / "99999999-999999-cccc").mkdir()
+    assert store.advance_id("20250101-000000-bbbb") == "20250101-000000-bbbb", "the name of the folder is no date"
+
+
 def test_an_ambiguous_last_part_names_the_candidates(store):
     make(store, "20260101-000000-aaaa")
     make(store, "20260102-000000-aaaa")
